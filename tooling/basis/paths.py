@@ -25,3 +25,11 @@ def not_writable(error: OSError) -> str | None:
         f"{shown(path)}: {error.strerror}, expected a checkout that you can write to: become its owner "
         f"(sudo chown -R $USER '{ROOT}'), or use a copy of it"
     )
+
+
+def disk_full(error: OSError) -> str | None:
+    """One line for an error of a full disk or an exceeded quota. None for others."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return None
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror}: free some space, and run the same command again"

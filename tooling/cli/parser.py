@@ -8,6 +8,7 @@ import difflib
 import itertools
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from invoke.program import Program
 from entrypoints import contract
 from entrypoints.cli import errors
 from tooling.basis.errors import UsageError
-from tooling.basis.paths import ROOT, not_writable
+from tooling.basis.paths import ROOT, disk_full, not_writable
 from tooling.cli import completion
 from tooling.cli.options import Task, command_argv
 
@@ -248,9 +249,15 @@ class TaskProgram(Program):
         except errors.UsageError as error:  # of a module that is also in the image
             raise UsageError(str(error)) from error
         except OSError as error:
-            if line := not_writable(error):
+            if line := not_writable(error) or disk_full(error):
                 raise UsageError(line) from error
             raise
+        except subprocess.TimeoutExpired as error:
+            command = error.cmd if isinstance(error.cmd, str) else shlex.join(map(str, error.cmd[:2]))
+            raise UsageError(
+                f"{command} did not end within {error.timeout:.0f} s: check the engine (./inv doctor), and "
+                "run the same command again"
+            ) from error
 
     def list_tasks(self) -> None:
         """Print all sections, or the tasks of the group in --list=GROUP."""

@@ -4,7 +4,7 @@ import json
 import subprocess
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -19,6 +19,7 @@ PREFIX = f"cts-once-{identity.IDENTITY}-"
 CLIENT = ("docker",)
 # SELinux does not let labelled containers read the folders of the host. Without SELinux, this has no effect.
 UNLABELLED = "--security-opt=label=disable"
+_REMOVE_SECONDS = 60.0
 _LABEL = f"--label={identity.LABEL}={identity.IDENTITY}"
 
 
@@ -54,10 +55,11 @@ def call(
 
 
 def _remove(name: str, client: Sequence[str]) -> None:
-    """Remove a container, even if the user presses Ctrl-C again."""
-    with signals.delayed():  # in its own session, the client gets no Ctrl-C from the terminal
-        argv = [*client, "rm", "--force", name]
-        subprocess.run(argv, capture_output=True, check=False, start_new_session=True)
+    """Remove a container, even if the user presses Ctrl-C again. Give up on an engine that does not answer."""
+    argv = [*client, "rm", "--force", name]
+    # In its own session, the client gets no Ctrl-C from the terminal.
+    with signals.delayed(), suppress(subprocess.TimeoutExpired):
+        subprocess.run(argv, capture_output=True, check=False, start_new_session=True, timeout=_REMOVE_SECONDS)
 
 
 def output(*arguments: str, client: Sequence[str] = CLIENT) -> str:

@@ -54,7 +54,13 @@ def write(path: Annotated[str, "a path"] = "", code: Annotated[int, "an errno"] 
     raise OSError(code, os.strerror(code), path)
 
 
-SECTIONS: dict[str, list[Member]] = {"Tests": [build, measure_all, refuse, interrupt, write]}
+@options.Task
+def wait() -> None:
+    """Wait too long for an engine."""
+    subprocess.run(["sleep", "60", "0"], timeout=0.01, check=False)
+
+
+SECTIONS: dict[str, list[Member]] = {"Tests": [build, measure_all, refuse, interrupt, write, wait]}
 
 
 @pytest.mark.parametrize(
@@ -117,6 +123,17 @@ def test_a_checkout_that_is_not_writable_is_one_line(code: int, capsys: pytest.C
         f"(sudo chown -R $USER '{ROOT}'), or use a copy of it\n"
     )
     assert found == (2, "", line)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_one_line(code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    line = f"/elsewhere: {os.strerror(code)}: free some space, and run the same command again\n"
+    assert run(SECTIONS, ["write", "--path=/elsewhere", f"--code={code}"], capsys) == (2, "", line)
+
+
+def test_a_command_that_does_not_end_in_time_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "sleep 60 did not end within 0 s: check the engine (./inv doctor), and run the same command again\n"
+    assert run(SECTIONS, ["wait"], capsys) == (2, "", line)
 
 
 @pytest.mark.parametrize(("path", "code"), [("/elsewhere", errno.EACCES), (str(CACHE / "x"), errno.EEXIST)])
