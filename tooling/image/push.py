@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tooling.basis.errors import UsageError
 from tooling.basis.files import sha256_of, write_atomic
+from tooling.basis.paths import ROOT
 from tooling.basis.say import say
 from tooling.engine import api, docker
 from tooling.image import build, inspect, recipe, sign
@@ -108,6 +109,11 @@ def tag_of(pin: str, revision: str) -> str:
 def clean_revision() -> str:
     """The commit that is checked out. Raises UsageError if the tree has uncommitted changes."""
     revision = recipe.revision()[0]
+    if recipe.has_another_owner():
+        raise UsageError(
+            f"'{ROOT}' belongs to another user, so git refuses to read it: become its owner, or run "
+            f"git config --global --add safe.directory '{ROOT}'"
+        )
     if revision == "unknown":
         raise UsageError("this is not a git checkout: the tag of a pushed image names the commit")
     if revision.endswith(recipe.DIRTY):

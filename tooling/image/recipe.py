@@ -5,6 +5,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import tomllib
@@ -177,8 +178,7 @@ def revision() -> tuple[str, str, str]:
     """
 
     def git(*arguments: str) -> str | None:
-        argv = ["git", "-C", str(ROOT), *arguments]
-        result = subprocess.run(argv, capture_output=True, text=True, check=False)
+        result = _git(*arguments)
         return result.stdout.strip() if result.returncode == 0 else None
 
     top = git("rev-parse", "--show-toplevel") if shutil.which("git") else None
@@ -190,3 +190,13 @@ def revision() -> tuple[str, str, str]:
     # An origin URL may contain a token: keep only what follows the last @.
     origin = (git("config", "--get", "remote.origin.url") or "").rpartition("@")[2]
     return commit or "unknown", git("log", "-1", "--format=%cI") or "unknown", origin or "unknown"
+
+
+def has_another_owner() -> bool:
+    """Whether git refuses this checkout, because it belongs to another user."""
+    return shutil.which("git") is not None and "dubious ownership" in _git("rev-parse").stderr
+
+
+def _git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    argv, environ = ["git", "-C", str(ROOT), *arguments], {**os.environ, "LC_ALL": "C"}
+    return subprocess.run(argv, capture_output=True, text=True, check=False, env=environ)

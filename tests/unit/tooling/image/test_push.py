@@ -39,6 +39,15 @@ def test_a_dirty_tree_or_no_tree_is_not_pushed(tmp_path: Path, monkeypatch: pyte
         push.clean_revision()
 
 
+def test_a_checkout_of_another_user_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipe, "ROOT", tmp_path)
+    git(tmp_path, "init")
+    git(tmp_path, "-c", "user.name=t", "-c", "user.email=t@t", "commit", "--allow-empty", "-m", "x")
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    with pytest.raises(UsageError, match=r"belongs to another user.* git config --global --add safe.directory"):
+        push.clean_revision()
+
+
 def test_the_commit_of_another_checkout_around_the_folder_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
