@@ -16,7 +16,12 @@ def _terminate(signum: int, _frame: object) -> None:
 
 def main() -> None:
     """Exit with 0, with 2 after bad usage, with 128 + N after signal N, otherwise with the task's exit code."""
-    os.chdir(os.environ.pop("INV_CWD", "."))
+    folder = os.environ.pop("INV_CWD", ".")
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        print(f"{folder}: {error.strerror}: change to a folder that you can read", file=sys.stderr)
+        sys.exit(contract.USAGE_EXIT_CODE)
     if os.geteuid() == 0:  # then containers run as another user, who has to read the files that root writes
         os.umask(os.umask(0o022) & 0o022)
     for number in (signal.SIGTERM, signal.SIGHUP):

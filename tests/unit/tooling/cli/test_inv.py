@@ -119,15 +119,34 @@ runpy.run_module("tooling")
     assert done.stdout.splitlines()[-1] == ("22" if os.geteuid() == 0 else "77"), done.stderr
 
 
+def test_an_index_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    checkout = Checkout(tmp_path)
+    checkout.lock.write_text(f"no-such-package==1 --hash=sha256:{'0' * 64}\n")
+    index = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1", "PIP_CONFIG_FILE": os.devnull}
+    process = checkout.start(environ={**checkout.environ, **index, "no_proxy": "127.0.0.1"})
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert "Connection refused" in err
+    assert err.splitlines()[-1].startswith("inv: pip failed: check network, proxy")
+
+
+def test_a_current_folder_that_was_deleted_is_one_line(tmp_path: Path) -> None:
+    environ = {**os.environ, "INV_CWD": str(tmp_path / "deleted")}
+    argv = [sys.executable, "-m", "tooling", "--list"]
+    done = subprocess.run(argv, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    line = f"{tmp_path}/deleted: No such file or directory: change to a folder that you can read\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
+
+
 def test_a_failed_install_leaves_an_environment_without_a_stamp(tmp_path: Path) -> None:
     checkout = Checkout(tmp_path / "project")
     good = checkout.lock.read_text()
     assert checkout.run()[0] == 0
     checkout.lock.write_text("./no-such-package\n")
     code, out, err = checkout.run()
-    assert code not in (0, 2)
-    assert out == ""
+    assert (code, out) == (2, "")
     assert "ERROR" in err
+    assert err.splitlines()[-1].startswith("inv: pip failed: check network, proxy and pip's configuration")
     assert not (checkout.root / ".venv" / "stamp").exists()
     checkout.lock.write_text(good)
     code, out, err = checkout.run()
