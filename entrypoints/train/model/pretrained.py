@@ -79,7 +79,7 @@ def check_folder(name: str) -> None:
         )
 
 
-def _widen(model: Any, is_frozen: bool, bf16: bool) -> None:
+def widen(model: Any, is_frozen: bool, bf16: bool) -> None:
     """Store the weights in float32, if their own dtype would make the training less precise.
 
     transformers 5 keeps the dtype of the saved weights. Small steps are lost in bf16 weights, so that only frozen
@@ -164,7 +164,7 @@ def load(
         sharding.clear_biases(model, replaced)
     new = sorted({*new, *replaced})
     if shards == 1:
-        _widen(model, is_frozen=arguments.use_peft or name != given, bf16=bf16)
+        widen(model, is_frozen=arguments.use_peft or name != given, bf16=bf16)
     # The forward of some classifiers has **kwargs only to pass them on. Trainer then assumes that the model
     # divides its loss by the number of items, and multiplies loss and gradients by ranks and accumulation steps
     # (transformers 5.0 to 5.23, huggingface/transformers#47688). A mean over equal batches needs no correction;

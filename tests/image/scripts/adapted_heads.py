@@ -1,4 +1,7 @@
-"""Checks models whose weights were saved in bfloat16: their adapter and their new head are trained in float32."""
+"""Checks models whose weights were saved in 16 bits.
+
+In bfloat16: their adapter and their new head are trained in float32. In float16: without autocast, all of it is.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from transformers import (
 )
 
 from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.model import adapters
+from entrypoints.train.model import adapters, pretrained
 
 MODELS = {
     "text-classification": LlamaForSequenceClassification,
@@ -32,3 +35,7 @@ for task, kind in MODELS.items():
     assert heads
     assert all(weight.dtype == weight.grad.dtype == torch.float32 for weight in trained.values())
     assert all(weight.dtype == torch.bfloat16 for weight in model.parameters() if not weight.requires_grad)
+for bf16, expected in ((False, torch.float32), (True, torch.float16)):
+    model = LlamaForTokenClassification(config).half()
+    pretrained.widen(model, is_frozen=True, bf16=bf16)
+    assert {weight.dtype for weight in model.parameters()} == {expected}
