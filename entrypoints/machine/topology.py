@@ -21,7 +21,8 @@ def read(root: Path = Path("/")) -> Topology:
     known = cpus.online(root)
     online = known or masks.own
     allowed = masks.own & online
-    allowed = allowed & cpus.parse_cpu_list(limits.cpuset) or allowed
+    group = cpus.parse_cpu_list(limits.cpuset) & online or online
+    allowed = allowed & group or allowed
     nodes = cpus.nodes(root, online, masks.mems)
     cores = cpus.cores(root, allowed, nodes, warnings)
     if not nodes and len({core.socket for core in cores}) > 1:
@@ -42,6 +43,7 @@ def read(root: Path = Path("/")) -> Topology:
         launcher_cpus=_without_offline(masks.launcher, known),
         agent_cpus=_without_offline(masks.agent, known),
         parent_cpus=_without_offline(masks.parent, known),
+        group_cpus=group,
         warnings=(*limits.warnings, *warnings),
     )
 

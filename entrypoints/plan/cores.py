@@ -12,7 +12,7 @@ from entrypoints.cli.numbers import count
 from entrypoints.machine.cpus import format_cpu_list
 from entrypoints.machine.facts import Core, Topology
 from entrypoints.placement.detect import DistributedEnvironment
-from entrypoints.placement.launchers import PLAIN, TORCHRUN
+from entrypoints.placement.launchers import FLUX, HYDRA, JSM, MVAPICH2, OPEN_MPI, PALS, PLAIN, SLURM, TORCHRUN
 from entrypoints.plan.notes import Notes
 
 T = TypeVar("T")
@@ -20,6 +20,8 @@ T = TypeVar("T")
 # Under a quota, one more thread pays off if it uses at least a fifth more processor time: threads wait for paused
 # threads. With a quota of 1.2 or 1.5 CPUs, two threads computed a tenth less than one per second of CPU time.
 _WORTH_A_THREAD = 0.2
+# The launchers that bind ranks themselves.
+_BINDING = {launcher.name for launcher in (OPEN_MPI, MVAPICH2, HYDRA, PALS, FLUX, JSM, SLURM)}
 # Crossing from one socket to another is slower than crossing between two NUMA nodes of one socket.
 _SOCKET_COST = 1000
 
@@ -188,6 +190,7 @@ def _shares(
         if topology.quota is None or topology.quota.cpus >= len(cores):
             _note_nodes_and_sockets(cores, environment, topology, notes)
         return [cores], 0, False
+    _warn_if_launcher_is_hidden(environment, topology, notes)
     if len(allowed) < ranks:
         notes.reasons.append(f"{ranks} ranks share {count(len(allowed), 'CPU')}")
         notes.warnings.append(
@@ -206,6 +209,17 @@ def _shares(
         )
         _note_nodes_and_sockets(share, environment, topology, notes)
     return shares, environment.local_rank, False
+
+
+def _warn_if_launcher_is_hidden(environment: DistributedEnvironment, topology: Topology, notes: Notes) -> None:
+    """Without the launcher's CPU mask, a rank that is bound already resembles ranks that share these CPUs."""
+    allowed, group, who = topology.allowed, topology.group_cpus, environment.launcher
+    if who in _BINDING and topology.launcher_cpus is None and allowed < group:
+        notes.warnings.append(
+            f"this rank may use {len(allowed)} of {len(group)} CPUs, which the node's ranks divide, and no "
+            f"process of {who} is visible, expected one above the rank: if {who} has bound each rank to its own "
+            "CPUs, turn binding off (srun --cpu-bind=none, mpirun --bind-to none)"
+        )
 
 
 def _note_nodes_and_sockets(

@@ -28,7 +28,8 @@ def test_cores_have_allowed_cpus_only_and_list_all_siblings(tmp_path: Path) -> N
 
 def test_the_cpu_set_narrows_the_mask(tmp_path: Path) -> None:
     machine = Machine(((8,),), mask="0-5", groups={"cpuset.cpus.effective": "4-7"})
-    assert topology.read(lay_out(machine, tmp_path)).allowed == {4, 5}
+    found = topology.read(lay_out(machine, tmp_path))
+    assert (found.allowed, found.group_cpus) == (frozenset({4, 5}), frozenset({4, 5, 6, 7}))
 
 
 @pytest.mark.parametrize("offline", ["", "4-7"], ids=["fewer CPUs than the kernel supports", "second threads off"])

@@ -48,6 +48,24 @@ def test_a_rank_that_is_bound_already_keeps_its_cores(launcher: str, facts: dict
 
 
 @pytest.mark.parametrize(
+    ("launcher", "facts", "warned"),
+    [
+        ("Slurm", {"group_cpus": frozenset(range(8))}, True),
+        ("Slurm", {"group_cpus": frozenset(range(4))}, False),
+        ("Slurm", {"group_cpus": frozenset(range(8)), "launcher_cpus": frozenset(range(4))}, False),
+        ("torchrun", {"group_cpus": frozenset(range(8))}, False),
+    ],
+    ids=["hidden", "not bound", "visible", "binds nothing"],
+)
+def test_a_hidden_launcher_that_may_have_bound_the_rank_is_a_warning(
+    launcher: str, facts: dict[str, Any], warned: bool
+) -> None:
+    made = make(place(1, 2, launcher), cores(4), **facts)
+    assert made.cores == (2, 3)
+    assert any("no process of Slurm is visible" in warning for warning in made.warnings) is warned
+
+
+@pytest.mark.parametrize(
     ("launcher", "facts"),
     [
         ("torchrun", {"launcher_cpus": frozenset(range(8))}),  # the agent is the outer launcher's bound task
