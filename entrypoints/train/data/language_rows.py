@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import contextlib
+import json
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property, partial
@@ -14,6 +16,8 @@ from entrypoints.train.flags.arguments import TaskArguments
 
 # Possible names of the column with the tags, after --label_column_name.
 _TAGS = ("ner_tags", "tags", "labels", "pos_tags")
+# TRL's columns for the chat template: the tools that the assistant may call, and any other arguments by name.
+_TOOLS, _TEMPLATE_OPTIONS = "tools", "chat_template_kwargs"
 
 
 class Kind(Enum):
@@ -25,8 +29,20 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True)
+class Conversation:
+    """The messages of a row. Those from number `first` on are the completion.
+
+    `options`: what the chat template gets beside the messages, such as the tools.
+    """
+
+    messages: list[dict[str, Any]]
+    first: int
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Documents:
-    """Each item is a list of messages, a (prompt, completion) pair of texts or of lists of messages, or a text.
+    """Each item is a Conversation, a (prompt, completion) pair of texts, or a text.
 
     `table`: has a row for each item, and for each text that is left out because it is empty.
     """
@@ -102,13 +118,40 @@ def documents(table: Table, text_column: str | None) -> Documents:
     return Documents(table, kind, Stream(start, count), digest)
 
 
-def _conversations(table: Table) -> Iterator[list[dict[str, Any]]]:
-    return (_messages(table, row, value) for row, (value,) in enumerate(table.records("messages"), 1))
+def _conversations(table: Table) -> Iterator[Conversation]:
+    return (
+        Conversation(_messages(table, row, value), 0, _options(table, row, options))
+        for row, (value, *options) in enumerate(table.records("messages", *_option_columns(table)), 1)
+    )
 
 
-def _completions(table: Table) -> Iterator[tuple[Any, Any]]:
-    pairs = table.records("prompt", "completion")
-    return (_completion(table, row, pair) for row, pair in enumerate(pairs, 1))
+def _completions(table: Table) -> Iterator[Any]:
+    pairs = table.records("prompt", "completion", *_option_columns(table))
+    return (_completion(table, row, *record) for row, record in enumerate(pairs, 1))
+
+
+def _option_columns(table: Table) -> tuple[str, ...]:
+    return tuple(name for name in (_TOOLS, _TEMPLATE_OPTIONS) if name in table.columns)
+
+
+def _options(table: Table, row: int, values: Sequence[Any]) -> dict[str, Any]:
+    """What a row's columns pass to the chat template. `values`: of _option_columns; may be text with JSON."""
+    found: dict[str, Any] = {}
+    for name, value in zip(_option_columns(table), values):
+        given = value
+        if isinstance(value, str):
+            with contextlib.suppress(ValueError):
+                given = json.loads(value)
+        if not given:
+            continue
+        if name == _TOOLS and isinstance(given, list) and all(isinstance(tool, dict) for tool in given):
+            found[name] = _without_nulls(given)
+        elif name == _TEMPLATE_OPTIONS and isinstance(given, dict):
+            found.update(_without_nulls(given))
+        else:
+            expected = "a list of JSON schemas" if name == _TOOLS else "an object"
+            raise UsageError(f"{table.where(row)}: column '{name}' holds {short(value)}, expected {expected}")
+    return found
 
 
 def _texts(table: Table, name: str) -> Iterator[str]:
@@ -154,22 +197,37 @@ def tagged_words(table: Table, label_column: str) -> TaggedWords:
 def _messages(table: Table, row: int, value: Any, name: str = "messages") -> list[dict[str, Any]]:
     good = isinstance(value, list) and value
     if not good or not all(
-        isinstance(item, dict) and isinstance(item.get("role"), str) and isinstance(item.get("content"), str)
-        for item in value
+        isinstance(item, dict) and isinstance(item.get("role"), str) and _has_content(item) for item in value
     ):
         raise UsageError(
             f"{table.where(row)}: column '{name}' holds {short(value)}, "
             'expected [{"role": "user", "content": ".."}, ..]'
         )
-    return list(value)
+    return [
+        {key: _without_nulls(one) for key, one in item.items() if one is not None or key == "content"}
+        for item in value
+    ]
 
 
-def _completion(table: Table, row: int, pair: tuple[Any, Any]) -> tuple[Any, Any]:
-    prompt, completion = pair
+def _has_content(message: dict[str, Any]) -> bool:
+    """Whether a message has a text, or calls tools instead."""
+    content = message.get("content")
+    return isinstance(content, str) or (content is None and bool(message.get("tool_calls")))
+
+
+def _without_nulls(value: Any) -> Any:
+    """JSON without the fields that are null: in Arrow, all records of a column have the same fields."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
+
+
+def _completion(table: Table, row: int, prompt: Any, completion: Any, *options: Any) -> Any:
     if isinstance(prompt, str) and isinstance(completion, str) and prompt and completion:
         return prompt, completion
     if isinstance(prompt, list) and isinstance(completion, list):
-        return _messages(table, row, prompt, "prompt"), _messages(table, row, completion, "completion")
+        asked, answered = _messages(table, row, prompt, "prompt"), _messages(table, row, completion, "completion")
+        return Conversation([*asked, *answered], len(asked), _options(table, row, options))
     raise UsageError(
         f"{table.where(row)}: prompt {short(prompt)} and completion {short(completion)}, "
         "expected two texts or two lists of messages, neither of them empty"

@@ -5,14 +5,17 @@ No torch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from entrypoints.cli.errors import UsageError, one_line
+from entrypoints.train.data.language_rows import Conversation
 
 Span = tuple[int, int]
 _ASSISTANT = "assistant"
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def set_template(tokenizer: Any, file: str | None) -> None:
@@ -29,32 +32,47 @@ def set_template(tokenizer: Any, file: str | None) -> None:
         )
 
 
-def render(tokenizer: Any, messages: Sequence[dict[str, Any]], ask: bool = False) -> str:
-    """The conversation as text, with `ask` followed by the start of an answer. Raises UsageError."""
+def render(
+    tokenizer: Any, messages: Sequence[dict[str, Any]], ask: bool = False, options: Mapping[str, Any] = _NONE
+) -> str:
+    """The conversation as text, with `ask` followed by the start of an answer. Raises UsageError.
+
+    `options`: what the template gets beside the messages.
+    """
     try:
-        text: str = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=ask)
+        text: str = tokenizer.apply_chat_template(
+            list(messages), tokenize=False, add_generation_prompt=ask, **options
+        )
     except Exception as error:  # a template may raise anything, e.g. TemplateError for roles out of order
         roles = ", ".join(str(message["role"]) for message in messages)
         raise UsageError(f"the chat template refuses a conversation of {roles}: {one_line(error)}") from error
     return text
 
 
-def render_with_answers(
-    tokenizer: Any, messages: Sequence[dict[str, Any]], first: int = 0
-) -> tuple[str, list[Span]]:
+def render_with_answers(tokenizer: Any, conversation: Conversation) -> tuple[str, list[Span]]:
     """The text of a conversation, and the characters (begin, end) of each answer to learn.
 
-    Answers are the assistant's turns from message `first` on, including the text that ends a turn. A turn is left
-    out if the template renders it differently inside the conversation: some templates remove earlier thoughts. A
+    Answers are the assistant's turns of the completion, including the text that ends a turn. A turn is left out
+    if the template renders it differently inside the conversation: some templates remove earlier thoughts. A
     greeting, with which the assistant begins the conversation, answers nothing and is left out too.
     """
-    text = render(tokenizer, messages)
-    spans = []
+    text = render(tokenizer, conversation.messages, options=conversation.options)
+    found = _openings(tokenizer, conversation)
+    return text, [(len(begin), len(end)) for begin, end in found if end.startswith(begin) and text.startswith(end)]
+
+
+def opens_differently(tokenizer: Any, conversation: Conversation) -> bool:
+    """Whether no answer begins as the template's generation prompt, which may open a thought, for example."""
+    found = list(_openings(tokenizer, conversation))
+    return bool(found) and not any(end.startswith(begin) for begin, end in found)
+
+
+def _openings(tokenizer: Any, conversation: Conversation) -> Iterator[tuple[str, str]]:
+    """The text up to the start of each answer, and the text up to its end."""
+    messages, options = conversation.messages, conversation.options
     for number, message in enumerate(messages):
-        if message["role"] != _ASSISTANT or number < max(first, 1):
-            continue
-        begin = render(tokenizer, messages[:number], ask=True)
-        end = render(tokenizer, messages[: number + 1])
-        if end.startswith(begin) and text.startswith(end):
-            spans.append((len(begin), len(end)))
-    return text, spans
+        if message["role"] == _ASSISTANT and number >= max(conversation.first, 1):
+            yield (
+                render(tokenizer, messages[:number], ask=True, options=options),
+                render(tokenizer, messages[: number + 1], options=options),
+            )

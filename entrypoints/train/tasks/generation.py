@@ -11,7 +11,7 @@ import torch
 
 from entrypoints.cli.errors import UsageError
 from entrypoints.train.data import language_rows
-from entrypoints.train.data.language_rows import Documents, Kind
+from entrypoints.train.data.language_rows import Conversation, Documents, Kind
 from entrypoints.train.data.splits import Splits
 from entrypoints.train.data.tables import batches, parse_text_columns
 from entrypoints.train.data.token_files import TokenFolder
@@ -89,9 +89,7 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: To
 
 
 def _has_conversations(data: Documents) -> bool:
-    if data.kind is Kind.COMPLETION:
-        return isinstance(next(iter(data.items))[0], list)
-    return data.kind is Kind.MESSAGES
+    return data.kind is not Kind.TEXT and isinstance(next(iter(data.items)), Conversation)
 
 
 def _examples(
@@ -116,6 +114,13 @@ def _examples(
             f"{length} tokens"
         )
     if not found:
+        items = (item for item in data.items if isinstance(item, Conversation))
+        if any(chat.opens_differently(tokenizer, item) for item in items):
+            raise UsageError(
+                f"{data.source}: the chat template renders answers differently from its generation prompt, so "
+                "that answers cannot be learned alone: pass another template as --chat_template_path, or "
+                "--completion_only_loss false"
+            )
         raise UsageError(
             f"{data.source}: no row has an answer of the assistant within {length} tokens: check the roles, or "
             "use a larger --max_seq_length"
@@ -140,7 +145,7 @@ def _answers(
     """The rows with an answer to learn. Counts rows that are cut, and rows that are left out."""
     for row, item in enumerate(data.items, 1):
         try:
-            ids, labels = _with_labels(data.kind, item, tokenizer, everything)
+            ids, labels = _with_labels(item, tokenizer, everything)
         except UsageError as error:
             raise UsageError(f"{data.table.where(row)}: {error}") from error
         counts["cut"] += len(ids) > length
@@ -150,14 +155,13 @@ def _answers(
             counts["unanswered"] += 1
 
 
-def _with_labels(kind: Kind, item: Any, tokenizer: Any, everything: bool) -> Example:
+def _with_labels(item: Any, tokenizer: Any, everything: bool) -> Example:
     """A row with labels for the model's answers, or for every token except the first if `everything`."""
-    if kind is Kind.COMPLETION and isinstance(item[0], str):
-        text, spans, special = item[0] + item[1], [(len(item[0]), len(item[0]) + len(item[1]))], True
+    special = not isinstance(item, Conversation)  # the template writes special tokens
+    if isinstance(item, Conversation):
+        text, spans = chat.render_with_answers(tokenizer, item)
     else:
-        messages, first = (item, 0) if kind is Kind.MESSAGES else ([*item[0], *item[1]], len(item[0]))
-        text, spans = chat.render_with_answers(tokenizer, messages, first)
-        special = False  # the template writes special tokens
+        text, spans = item[0] + item[1], [(len(item[0]), len(item[0]) + len(item[1]))]
     encoded = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
     ids = list(encoded["input_ids"])
     # The first token of an answer may include a part of the prompt.

@@ -23,27 +23,36 @@ STRICT = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system'
 CHAT = [{"role": "user", "content": "where"}, {"role": "assistant", "content": "in rome"}]
 
 
-def tokenizer(ends_texts: bool) -> Any:
+TOOL = {"type": "function", "function": {"name": "in", "description": "where", "parameters": {}}}
+CALLS = (
+    "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}{% for message in messages %}"
+    "{{ message.role }} {{ message.content or message.tool_calls[0].function.name }} <end> {% endfor %}"
+    "{% if add_generation_prompt %}assistant {% endif %}"
+)
+THOUGHTS = CALLS.replace("assistant {% endif %}", "assistant rome {% endif %}")
+
+
+def tokenizer(ends_texts: bool, template: str) -> Any:
     """`ends_texts`: whether the tokenizer adds <end> to every text, as T5's does."""
     inner = Tokenizer(models.WordLevel(WORDS, "<unk>"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
     if ends_texts:
         inner.post_processor = processors.TemplateProcessing("$A <end>", special_tokens=[("<end>", 0)])
-    options = {"eos_token": "<end>", "unk_token": "<unk>", "chat_template": STRICT}
+    options = {"eos_token": "<end>", "unk_token": "<unk>", "chat_template": template}
     return PreTrainedTokenizerFast(tokenizer_object=inner, **options)
 
 
-def inputs(ends_texts: bool, **columns: list[Any]) -> TrainerInputs:
+def inputs(ends_texts: bool, template: str, **columns: list[Any]) -> TrainerInputs:
     arguments, no_model = TaskArguments(model_name_or_path="x", task="text-generation"), None
     rows = registry.read_rows(arguments, Splits(Table("x.jsonl", columns), None))
-    loaded: Any = Loaded(no_model, tokenizer(ends_texts), None, ())
+    loaded: Any = Loaded(no_model, tokenizer(ends_texts, template), None, ())
     with tempfile.TemporaryDirectory() as folder:
         return registry.make_inputs(arguments, rows, loaded, TokenFolder(Path(folder)))
 
 
-def refused(**columns: list[Any]) -> str:
+def refused(template: str, **columns: list[Any]) -> str:
     try:
-        inputs(False, **columns)
+        inputs(False, template, **columns)
     except UsageError as error:
         return str(error)
     return "not refused"
@@ -51,10 +60,17 @@ def refused(**columns: list[Any]) -> str:
 
 def main() -> None:
     for ends_texts in (False, True):
-        row = inputs(ends_texts, prompt=["where"], completion=[" in rome"]).train[0]
+        row = inputs(ends_texts, STRICT, prompt=["where"], completion=[" in rome"]).train[0]
         assert (row["input_ids"].tolist(), row["labels"].tolist()) == ([2, 3, 4, 0], [-100, 3, 4, 0]), row
-    said = refused(messages=[CHAT, [{"role": "system", "content": "in"}, *CHAT]])
+    said = refused(STRICT, messages=[CHAT, [{"role": "system", "content": "in"}, *CHAT]])
     expected = "x.jsonl row 2: the chat template refuses a conversation of system, user, assistant: "
+    assert said.startswith(expected), said
+    call = {"role": "assistant", "content": None, "tool_calls": [TOOL]}
+    row = inputs(False, CALLS, messages=[[CHAT[0], call]], tools=[[TOOL]]).train[0]
+    assert row["input_ids"].tolist() == [3, 1, 2, 0, 1, 3, 0], row
+    assert row["labels"].tolist() == [-100, -100, -100, -100, -100, 3, 0], row
+    said = refused(THOUGHTS, messages=[CHAT])
+    expected = "x.jsonl: the chat template renders answers differently from its generation prompt"
     assert said.startswith(expected), said
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -48,6 +49,10 @@ def test_texts_without_labels_need_a_task() -> None:
         ({"prompt": ["a"], "completion": [[ANSWER]]}, "expected two texts or two lists"),
         ({"prompt": ["a", ""], "completion": ["c", "d"]}, "row 2: prompt '' and completion 'd'"),
         ({"prompt": ["a", None], "completion": ["c", "d"]}, "row 2: prompt None and completion 'd'"),
+        ({"messages": [[USER, {"role": "assistant", "content": None}]]}, "row 1: column 'messages' holds"),
+        ({"messages": [[USER]] * 2, "tools": [None, "clock"]}, "row 2: column 'tools' holds 'clock', expected a"),
+        ({"messages": [[USER]], "tools": [[1]]}, "row 1: column 'tools' holds [1], expected a list of JSON"),
+        ({"messages": [[USER]], "chat_template_kwargs": [[1]]}, "column 'chat_template_kwargs' holds [1], exp"),
         ({"text": ["a", None, 3]}, "x.jsonl row 3: column 'text' holds 3"),
         ({"text": [None, ""]}, "is empty in every row"),
         ({"one": ["a"], "two": ["b"]}, "expected 'messages', 'prompt' and 'completion', or 'text'"),
@@ -88,6 +93,22 @@ def test_rows_without_words_are_left_out_and_counted() -> None:
 def test_a_text_column_can_be_chosen_and_empty_rows_are_left_out() -> None:
     found = language_rows.documents(table(messages=[[USER], [USER]], body=["a", None]), "body")
     assert (found.kind, list(found.items), found.empty) == (language_rows.Kind.TEXT, ["a"], 1)
+
+
+def test_tools_and_their_calls_are_kept_without_the_nulls_of_arrow() -> None:
+    tool = {"type": "function", "function": {"name": "clock"}}
+    call = {"role": "assistant", "content": None, "tool_calls": [tool]}
+    padded = [{**USER, "tool_calls": None}, {**call, "tool_calls": [{**tool, "id": None}]}]
+    options = {"chat_template_kwargs": ['{"short": true}'], "tools": [json.dumps([tool])]}
+    for columns in ({"messages": [padded]}, {"prompt": [padded[:1]], "completion": [padded[1:]]}):
+        (found,) = language_rows.documents(table(**columns, **options), None).items
+        assert found.messages == [USER, call]
+        assert found.options == {"tools": [tool], "short": True}
+        assert found.first == (0 if "messages" in columns else 1)
+    nothing: tuple[object, ...] = (None, [], "")
+    for tools in nothing:
+        (found,) = language_rows.documents(table(messages=[[USER, ANSWER]], tools=[tools]), None).items
+        assert found.options == {}
 
 
 def test_different_rows_have_different_digests() -> None:
