@@ -206,8 +206,8 @@ def _unchanged(model: Any) -> Iterator[None]:
 
 
 def _evaluate(trainer: CpuTrainer, arguments: TrainingArguments) -> dict[str, float]:
-    """The metrics of the final weights: those of the last evaluation if no step followed it."""
-    history = [entry for entry in trainer.state.log_history if "eval_loss" in entry]
-    if history and history[-1]["step"] == trainer.state.global_step and not arguments.load_best_model_at_end:
-        return dict(history[-1])
+    """The metrics of the final weights: those of this run's last evaluation if no step followed it."""
+    step, metrics = trainer.evaluated or (None, {})
+    if step == trainer.state.global_step and not arguments.load_best_model_at_end:
+        return dict(metrics)
     return dict(trainer.evaluate())

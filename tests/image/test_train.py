@@ -25,6 +25,8 @@ RESUMED = {
     "save_strategy": "steps",
     "save_steps": 2,
     "save_total_limit": 9,
+    "eval_strategy": "steps",
+    "eval_steps": STEPS,
 }
 
 # Flags of old guides, each with an equivalent, and the notes that they get.
@@ -75,13 +77,14 @@ def alone(image: str, train_data: Path, tmp_path_factory: pytest.TempPathFactory
     names = {number: f"LABEL_{number}" for number in range(3)}
     config.write_text(json.dumps({**json.loads(config.read_text()), "id2label": names}))
     (train_data / "two-labels.csv").write_text("text,label\ngood,0\nbad,1\n")
-    evaluated = {"train_file": None, "do_eval": True}
+    fewer = {"max_eval_samples": 4}
+    evaluated = {"train_file": None, "do_eval": True, **fewer}
     lines = {
         "parity": ["/data/parity.yaml", *line("/output/parity", per_device_train_batch_size=8)],
         "watched": line("/output/watched", eval_strategy="steps", eval_steps=2),
         "full": line("/output/full", **RESUMED),
         "again": line("/output/full", **RESUMED),
-        "finished": line("/output/full", resume_from_checkpoint="true", **RESUMED),
+        "finished": line("/output/full", resume_from_checkpoint="true", **RESUMED, **fewer),
         "guide": line("/output/guide", **OF_GUIDES),
         "evaluated": line(
             "/output/evaluated", resume_from_checkpoint=f"/output/full/checkpoint-{STEPS}", **evaluated
@@ -242,6 +245,7 @@ def test_a_finished_run_is_neither_replaced_nor_trained_further(alone: Alone) ->
     found = result(output / "full")
     assert len(found["losses"]) == found["steps"] == STEPS
     assert found["resumed_from"].endswith(f"checkpoint-{STEPS}")
+    assert found["eval_samples"] == 4
 
 
 def test_an_evaluation_alone_is_of_the_checkpoint(alone: Alone) -> None:

@@ -43,7 +43,7 @@ class DropoutPerRank(TrainerCallback):
 
 
 class CpuTrainer(Trainer):
-    """`losses` and `speed` are complete after `train_from`."""
+    """`losses` and `speed`: complete after `train_from`. `evaluated`: the last evaluation's step and metrics."""
 
     def __init__(
         self,
@@ -69,6 +69,7 @@ class CpuTrainer(Trainer):
         self.losses = Losses()
         self.speed = Speed(self.args.world_size)
         self.clock = StepClock(self)
+        self.evaluated: tuple[int, dict[str, float]] | None = None
         self._saving = False
         self.remove_callback(PrinterCallback)
         for callback in (
@@ -243,6 +244,11 @@ class CpuTrainer(Trainer):
         """Do nothing while saving: the staging folder is about to be renamed."""
         if not self._saving:
             super()._push_from_checkpoint(checkpoint_folder)
+
+    def evaluate(self, *arguments: Any, **options: Any) -> dict[str, float]:
+        """Also remember the metrics: the history has those of a checkpoint's run too, maybe of other rows."""
+        self.evaluated = self.state.global_step, super().evaluate(*arguments, **options)
+        return self.evaluated[1]
 
     def evaluation_loop(self, *arguments: Any, **options: Any) -> Any:
         """Implement --prediction_loss_only by dropping the other metrics.
