@@ -25,6 +25,8 @@ With a chat template, a prompt is the user's message of a conversation; without,
 an encoder-decoder model, a prompt is a source, with the --source_prefix of the training. The answer is the most
 likely one, unless --temperature is given.
 """
+# The tables of learned positions: GPT-2, OPT and BART, BERT.
+_POSITIONS = ("wpe", "embed_positions", "position_embeddings")
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class Generate:
         inputs = tokenizer(
             self._text(tokenizer, prompt), return_tensors="pt", add_special_tokens=self._plain(tokenizer)
         )
+        longest = self._longest(model, inputs["input_ids"].shape[1])
         # A model that searches with several beams does not know its first word before its last one.
         streams = not self.as_json and (model.generation_config.num_beams or 1) == 1
         streamer = TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True) if streams else None
@@ -87,7 +90,7 @@ class Generate:
         with torch.inference_mode():
             tokens = model.generate(
                 **inputs,
-                max_new_tokens=self.max_new_tokens,
+                max_new_tokens=longest,
                 do_sample=self.temperature is not None,
                 temperature=self.temperature,
                 top_p=None,
@@ -114,6 +117,24 @@ class Generate:
         elif sys.stderr.isatty():
             dtype = str(model.dtype).removeprefix("torch.")
             say(f"({len(new)} tokens in {seconds:.1f} s, {len(new) / seconds:.1f}/s, {dtype})")
+
+    def _longest(self, model: Any, tokens: int) -> int:
+        """The longest answer to a prompt of `tokens`. Raises UsageError for a prompt that allows no answer."""
+        if tokens == 0:
+            raise UsageError("the prompt has no tokens, expected at least one: pass a prompt with text")
+        positions, wanted = _positions(model), self.max_new_tokens
+        if positions is None:
+            return wanted
+        # The answer of an encoder-decoder model begins with one special token.
+        room = positions - (1 if model.config.is_encoder_decoder else tokens)
+        if room < 1 or tokens > positions:
+            raise UsageError(
+                f"the prompt has {tokens} tokens, expected fewer than the model's {positions} positions: pass a "
+                "shorter prompt"
+            )
+        if wanted > room:
+            say(f"note: --max_new_tokens {wanted} is reduced to {room}: the model has {positions} positions")
+        return min(wanted, room)
 
     def _plain(self, tokenizer: Any) -> bool:
         """Whether the prompt is continued as text. A chat template writes the special tokens itself."""
@@ -167,6 +188,17 @@ def _load(name: str, dtype: Any) -> tuple[Any, Any]:
             "text-generation)"
         )
     return model.eval(), tokenizer
+
+
+def _positions(model: Any) -> int | None:
+    """How many positions a model has, if it learned an embedding of each; None if it computes them."""
+    if all(
+        name.rpartition(".")[2] not in _POSITIONS or not hasattr(module, "num_embeddings")
+        for name, module in model.named_modules()
+    ):
+        return None
+    found: int | None = getattr(model.config, "max_position_embeddings", None)
+    return found
 
 
 def _lines() -> Iterator[str]:

@@ -92,6 +92,7 @@ def test_draws_depend_on_the_seed_alone(image: str, folder: Path) -> None:
     [
         pytest.param(["generate", "/work/none", "x"], "model folder '/work/none' does not exist", id="no-folder"),
         pytest.param(["generate", "/work/bert", "x"], "expected a language model", id="encoder"),
+        pytest.param(["generate", "/work/random", "", "--raw"], "the prompt has no tokens", id="no-tokens"),
         pytest.param(["generate", "/work/random", "x", "--max_new_tokens", "0"], "--max_new_tokens", id="length"),
         pytest.param(
             ["launch", "--nproc-per-node", "2", "--", "generate", "/work/random", "x"],

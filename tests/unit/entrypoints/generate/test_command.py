@@ -1,0 +1,55 @@
+"""The longest answer that a model can give to a prompt."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from entrypoints.cli.errors import UsageError
+from entrypoints.generate.command import Generate
+
+TABLE = SimpleNamespace(num_embeddings=34)
+
+
+def model(learned: str | None = None, pairs: bool = False) -> Any:
+    """`learned`: the name of its table of positions."""
+    modules = {"model.embed_tokens": TABLE, **({learned: TABLE} if learned else {})}
+    config = SimpleNamespace(max_position_embeddings=32, is_encoder_decoder=pairs)
+    return SimpleNamespace(config=config, named_modules=modules.items)
+
+
+def longest(made: Any, tokens: int, asked: int = 20) -> int:
+    return Generate("x", max_new_tokens=asked)._longest(made, tokens)
+
+
+@pytest.mark.parametrize(
+    ("made", "tokens", "expected"),
+    [
+        pytest.param(model(), 100, 20, id="computed-positions"),
+        pytest.param(model("transformer.wpe"), 12, 20, id="room"),
+        pytest.param(model("transformer.wpe"), 31, 1, id="one-token"),
+        pytest.param(model("model.encoder.embed_positions", pairs=True), 32, 20, id="encoder-decoder"),
+    ],
+)
+def test_an_answer_ends_at_the_last_learned_position(made: Any, tokens: int, expected: int) -> None:
+    assert longest(made, tokens) == expected
+
+
+def test_a_shorter_answer_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert longest(model("transformer.wpe"), 30) == 2
+    assert capsys.readouterr().err == ("note: --max_new_tokens 20 is reduced to 2: the model has 32 positions\n")
+
+
+@pytest.mark.parametrize(
+    ("made", "tokens", "expected"),
+    [
+        pytest.param(model(), 0, "the prompt has no tokens", id="empty"),
+        pytest.param(model("transformer.wpe"), 32, "32 tokens, expected fewer than the model's 32", id="full"),
+        pytest.param(model("model.encoder.embed_positions", pairs=True), 33, "has 33 tokens", id="source"),
+    ],
+)
+def test_a_prompt_that_allows_no_answer_is_refused(made: Any, tokens: int, expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        longest(made, tokens)
