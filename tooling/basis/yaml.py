@@ -1,4 +1,4 @@
-"""Writes and reads YAML for Docker Compose, (version 1.2) and kubectl (1.2 with the booleans of 1.1).
+"""Writes and reads YAML for Docker Compose (version 1.2) and kubectl (1.2 with the booleans of 1.1).
 
 PyYAML writes version 1.1, but leaves out quotes that both need: `1e-3`, `0o17` and `0X1F` are numbers for them,
 and `y` and `n` are booleans for kubectl. A command and a variable must be strings.

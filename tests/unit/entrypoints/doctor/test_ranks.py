@@ -138,7 +138,7 @@ REPORT_CHILD = f"echo '{ranks.MARK}{{\"child\": '$!'}}'"
     ids=["a child", "one that ignores SIGTERM", "a rank of launch's agent, in its own session"],
 )
 def test_a_command_that_hangs_is_ended_with_its_children(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranks, "STOP_SECONDS", 2.0)
+    monkeypatch.setattr(ranks, "STOP_SECONDS", 0.5)
     began = time.monotonic()
     outcome = ranks.start(["sh", "-c", script], 1.0)
     (report,) = outcome.found
@@ -152,6 +152,7 @@ def test_a_command_that_hangs_is_ended_with_its_children(script: str, monkeypatc
 
 def test_a_process_that_left_the_group_does_not_keep_the_doctor_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "STOP_SECONDS", 0.5)
+    monkeypatch.setattr(ranks, "_DRAIN_SECONDS", 0.5)
     began = time.monotonic()
     assert ranks.start(["sh", "-c", "setsid sleep 40 & wait"], 1.0) == Outcome((), "not done within 1 s")
     assert time.monotonic() < began + 30
