@@ -228,7 +228,7 @@ def ended_rank() -> None:
     for name, call in (
         ("a receive", lambda: dist.recv(torch.ones(1), 1, group=messages)),
         ("a call of a callback", in_callback.wait),
-        ("a call that rank 1 has left", lambda: dist.all_reduce(torch.ones(10_000_000), group=calls)),
+        ("a call that rank 1 did not complete", lambda: dist.all_reduce(torch.ones(10_000_000), group=calls)),
     ):
         begin = time.monotonic()
         error = error_of(call)

@@ -216,9 +216,9 @@ def _warn_if_launcher_is_hidden(environment: DistributedEnvironment, topology: T
     allowed, group, who = topology.allowed, topology.group_cpus, environment.launcher
     if who in _BINDING and topology.launcher_cpus is None and allowed < group:
         notes.warnings.append(
-            f"this rank may use {len(allowed)} of {len(group)} CPUs, which the node's ranks divide, and no "
-            f"process of {who} is visible, expected one above the rank: if {who} has bound each rank to its own "
-            "CPUs, turn binding off (srun --cpu-bind=none, mpirun --bind-to none)"
+            f"this rank may use {len(allowed)} of {len(group)} CPUs, and no process of {who} is visible above it: "
+            f"the ranks of this node divide these {len(allowed)} CPUs. If {who} has already bound each rank to "
+            "its own CPUs, turn binding off (srun --cpu-bind=none, mpirun --bind-to none)"
         )
 
 

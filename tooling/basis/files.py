@@ -1,5 +1,6 @@
 """Files that several processes use: hashes, atomic writes, and locks."""
 
+import errno
 import fcntl
 import os
 import sys
@@ -16,6 +17,13 @@ def sha256_of(path: Path) -> str:
     """The hex sha256 of a file."""
     with path.open("rb") as stream:
         return file_digest(stream, "sha256").hexdigest()
+
+
+def create_writable(folder: Path) -> None:
+    """Create a folder unless it exists. Raises OSError, also if this user cannot write to it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def write_atomic(path: Path, text: str) -> None:

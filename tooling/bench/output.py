@@ -1,8 +1,6 @@
 """Writes a measurement: a JSON file, a picture, and a table or the JSON document on standard output."""
 
-import errno
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +11,7 @@ from typing import Annotated, Any
 from rich.console import Console, RenderableType
 
 from tooling.basis.errors import UsageError
-from tooling.basis.files import write_atomic
+from tooling.basis.files import create_writable, write_atomic
 from tooling.basis.paths import CACHE
 from tooling.basis.say import say
 from tooling.engine.api import Engine
@@ -30,9 +28,7 @@ def folder(output: str | None = None) -> Path:
     """Create the folder for the files, by default FOLDER. Raises UsageError."""
     path = Path(output) if output else FOLDER
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        if not os.access(path, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        create_writable(path)
     except OSError as error:
         raise UsageError(f"bench: {path}: {error.strerror}, expected a folder that you can write to") from None
     return path

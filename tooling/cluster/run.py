@@ -7,7 +7,6 @@ When one node fails, the other nodes are stopped.
 `containers`, copies their output with `follow`, and watches them with `wait` and `nodes`.
 """
 
-import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from entrypoints import contract
 from entrypoints.machine import topology
 from tooling.basis import signals, yaml
 from tooling.basis.errors import EngineLostError, UsageError
-from tooling.basis.files import LockedError, locked
+from tooling.basis.files import LockedError, create_writable, locked
 from tooling.basis.paths import CACHE
 from tooling.basis.say import say
 from tooling.cluster import compose, containers, follow, keys, nodes, wait
@@ -172,11 +171,9 @@ def users_folder(path: Path) -> Path:
 def writable_folder(path: Path) -> Path:
     """Create a folder that the containers' user can write to. Raises UsageError."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        create_writable(path)
         if os.geteuid() == 0:
             os.chown(path, *compose.container_user())
-        elif not os.access(path, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise UsageError(
             f"output folder {path}: {error.strerror}: choose a folder that you can write to"

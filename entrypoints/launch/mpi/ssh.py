@@ -94,7 +94,8 @@ def _private_folder() -> Path:
     except OSError as error:
         raise UsageError(
             f"user {os.getuid()} cannot write to {PRIVATE}, {Path.home()} or a folder for temporary files "
-            f"({error.strerror}), expected one for the copies of the keys: mount a tmpfs at {PRIVATE}"
+            f"({error.strerror}), expected one of them to be writable, for copies of the keys: mount a tmpfs at "
+            f"{PRIVATE}"
         ) from error
 
 

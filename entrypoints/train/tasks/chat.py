@@ -62,7 +62,7 @@ def render_with_answers(tokenizer: Any, conversation: Conversation) -> tuple[str
 
 
 def opens_differently(tokenizer: Any, conversation: Conversation) -> bool:
-    """Whether no answer begins as the template's generation prompt, which may open a thought, for example."""
+    """Whether no answer begins with the template's generation prompt, which may open a thought, for example."""
     found = list(_openings(tokenizer, conversation))
     return bool(found) and not any(end.startswith(begin) for begin, end in found)
 

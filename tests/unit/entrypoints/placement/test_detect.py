@@ -200,24 +200,6 @@ def test_hydra_started_by_srun_is_the_innermost_launcher() -> None:
     assert detect(environ).launcher == "hydra"
 
 
-@pytest.mark.parametrize("launcher", [recorded.open_mpi_4, recorded.open_mpi_5], ids=["4", "5"])
-@pytest.mark.parametrize(
-    ("rank", "daemons"),
-    [(3, recorded.srun(0, "1", [1], "node02")), (5, recorded.srun(1, "1(x2)", [1, 1], "node[02-03]"))],
-    ids=["two nodes", "three nodes"],
-)
-def test_open_mpi_in_a_slurm_allocation_starts_its_daemons_on_the_other_nodes(
-    launcher: Callable[[int, int, int], dict[str, str]], rank: int, daemons: dict[str, str]
-) -> None:
-    found = detect({**daemons, **launcher(rank, rank + 1, 2), **ADDRESS})
-    assert (found.launcher, place(found)) == ("Open MPI", (rank, rank + 1, 1, 2, rank // 2))
-
-
-def test_only_open_mpi_starts_no_daemon_on_its_own_node() -> None:
-    environ = {**recorded.srun(1, "1(x2)", [1, 1], "node[02-03]"), **recorded.intel_mpi(5, 6, 2), **ADDRESS}
-    assert "hydra reports rank 5 of 6" in refused(environ)
-
-
 @pytest.mark.parametrize(
     "outer",
     [recorded.intel_mpi(1, 4, 4), recorded.open_mpi_4(1, 4, 4), recorded.srun(1, "4", [4], "node01")],

@@ -1,6 +1,8 @@
-"""Slurm's short forms of tasks and node lists."""
+"""Slurm's short forms of tasks and node lists, and the daemons that srun starts for Open MPI."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 
@@ -8,6 +10,7 @@ from entrypoints.cli.errors import UsageError
 from entrypoints.placement.detect import detect
 from entrypoints.placement.slurm import expand_nodelist, tasks_per_node
 from tests.unit.entrypoints import launcher_environments as recorded
+from tests.unit.entrypoints.placement.placements import ADDRESS, place, refused
 
 
 @pytest.mark.parametrize(
@@ -46,3 +49,21 @@ def test_a_step_in_non_ascii_digits_is_not_a_shell_step(step: str) -> None:
 def test_broken_node_lists_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="SLURM_STEP_NODELIST"):
         expand_nodelist(text)
+
+
+@pytest.mark.parametrize("launcher", [recorded.open_mpi_4, recorded.open_mpi_5], ids=["4", "5"])
+@pytest.mark.parametrize(
+    ("rank", "daemons"),
+    [(3, recorded.srun(0, "1", [1], "node02")), (5, recorded.srun(1, "1(x2)", [1, 1], "node[02-03]"))],
+    ids=["two nodes", "three nodes"],
+)
+def test_open_mpi_in_a_slurm_allocation_starts_its_daemons_on_the_other_nodes(
+    launcher: Callable[[int, int, int], dict[str, str]], rank: int, daemons: dict[str, str]
+) -> None:
+    found = detect({**daemons, **launcher(rank, rank + 1, 2), **ADDRESS})
+    assert (found.launcher, place(found)) == ("Open MPI", (rank, rank + 1, 1, 2, rank // 2))
+
+
+def test_only_open_mpi_starts_no_daemon_on_its_own_node() -> None:
+    environ = {**recorded.srun(1, "1(x2)", [1, 1], "node[02-03]"), **recorded.intel_mpi(5, 6, 2), **ADDRESS}
+    assert "hydra reports rank 5 of 6" in refused(environ)
