@@ -1,11 +1,15 @@
 """Progress messages: on standard error, because standard output belongs to a command's result."""
 
+import os
 import sys
 
 
 def say(line: str) -> None:
-    """Print one line and flush."""
-    print(line, file=sys.stderr, flush=True)
+    """Print one line and flush. If standard error is closed or its terminal is gone, do nothing from then on."""
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def last_line(output: str) -> str:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
 import pytest
 
+from tooling.basis.say import say
+from tooling.cluster import nodes, wait
+from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.nodes import Node
 from tooling.cluster.wait import PATIENCE_SECONDS, Watchdog
 
@@ -33,3 +38,15 @@ def test_a_node_that_comes_back_has_the_full_time_again(capsys: pytest.CaptureFi
     assert not watchdog.stuck(cut_off, now=2 * PATIENCE_SECONDS)
     reported = "node-1 is cut off: its container has left the cluster's network"
     assert capsys.readouterr().err.splitlines() == [reported, "node-1 is back", reported]
+
+
+def test_a_closed_standard_error_does_not_change_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    ended = [Node("node-0", exit_code=7, finished_at="1"), Node("node-1", exit_code=1, finished_at="2")]
+    monkeypatch.setattr(nodes, "read", lambda *_: ended)
+    spec = ClusterSpec("test", "image", nodes=2, command=("train",))
+    with os.fdopen(writes, "w") as closed:
+        monkeypatch.setattr(sys, "stderr", closed)
+        assert wait.until_end(spec, "unix:///none") == 7
+        say("more")
