@@ -100,13 +100,21 @@ def remove(name: str, endpoint: str) -> None:
     log = folder_of(name) / "log.txt"
     try:
         if log.parent.is_dir() and not log.exists() and nodes.read(endpoint, project):
-            complete = log.with_suffix(".part")
-            with complete.open("wb") as stream:
-                follow.copy(endpoint, project, stream)
-            complete.replace(log)
+            _save_output(endpoint, project, log)
         containers.remove(project, endpoint)
     finally:
         keys.remove(folder_of(name) / "ssh")
+
+
+def _save_output(endpoint: str, project: str, log: Path) -> None:
+    complete = log.with_suffix(".part")
+    try:
+        with complete.open("wb") as stream:
+            follow.copy(endpoint, project, stream)
+        complete.replace(log)
+    except OSError as error:
+        say(f"{log}: {error.strerror}: the output of the cluster could not be saved")
+        complete.unlink(missing_ok=True)
 
 
 def _prepare(spec: ClusterSpec) -> dict[str, Any]:

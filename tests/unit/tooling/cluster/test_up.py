@@ -9,7 +9,7 @@ import pytest
 
 from entrypoints import contract
 from tooling.basis.errors import UsageError
-from tooling.cluster import compose, nodes, up
+from tooling.cluster import compose, containers, follow, nodes, up
 from tooling.cluster import run as cluster
 from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.nodes import Node
@@ -188,3 +188,18 @@ def test_status_has_the_state_of_each_node(monkeypatch: pytest.MonkeyPatch) -> N
     seen = [Node("node-0", project, running=True), Node("node-1", project, exit_code=3)]
     monkeypatch.setattr(nodes, "of_checkout", lambda _name=None: seen)
     assert up.status("one") == [("one", "node-0", "running"), ("one", "node-1", "exited with code 3")]
+
+
+def test_a_cluster_is_removed_although_its_output_cannot_be_saved(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    removed: list[str] = []
+    monkeypatch.setattr(cluster, "CLUSTERS", tmp_path)
+    monkeypatch.setattr(nodes, "read", lambda *_: [Node("node-0", running=True)])
+    monkeypatch.setattr(follow, "copy", lambda _endpoint, _project, stream: stream.write(b"1"))
+    monkeypatch.setattr(containers, "remove", lambda project, _endpoint: removed.append(project))
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test/log.part").symlink_to("/dev/full")
+    cluster.remove("test", "unix:///none")
+    assert removed == [compose.PROJECT_PREFIX + "test"]
+    assert "No space left on device: the output of the cluster could not be saved" in capsys.readouterr().err
