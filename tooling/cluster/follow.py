@@ -1,9 +1,13 @@
-"""Copies the output of a cluster's containers to the terminal and to a file, with node names before the lines."""
+"""The output of a job: each line behind the name of its node goes to the log file, and to the terminal.
 
+Also used for jobs on hosts (tooling.hosts.output).
+"""
+
+import queue
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -12,105 +16,213 @@ from docker.errors import APIError
 from docker.models.containers import Container
 from urllib3.exceptions import HTTPError
 
+from tooling.basis.paths import shown
+from tooling.basis.say import say
 from tooling.cluster.nodes import PROJECT_LABEL, SERVICE_LABEL, detect_lost_engine
 from tooling.engine.client import connect
 
-# A stream ends with its container. After the job, wait at most this long for the streams to end.
+# After the job, wait at most this long for further lines, and for a terminal that takes none.
 END_SECONDS = 10.0
+# While the job runs, wait at most this long for a terminal that is WAITING_LINES behind. Shorter than END_SECONDS.
+SLOW_SECONDS = 2.0
+WAITING_LINES = 100_000
 # The time between two attempts to continue reading from a lost engine.
 AGAIN_SECONDS = 1.0
+# Longer lines are split. Those of progress bars, which return to the start of the line, are split sooner.
+LONGEST_LINE = 1 << 16
+LONGEST_PROGRESS = 1 << 10
+
+
+class Log:
+    """Reads streams of lines in threads and writes them to the end of a file. One more thread shows the lines.
+
+    The file gets all lines whatever the terminal does. If the file or the terminal fails, this is reported once,
+    and the other one still gets all lines. `failed`: the file lacks lines.
+    """
+
+    def __init__(self, path: Path, terminal: BinaryIO) -> None:
+        self.failed = False
+        self._path, self._file = shown(path), path.open("ab", buffering=0)
+        self._lock = threading.Lock()
+        self._waiting: queue.Queue[bytes | None] = queue.Queue(WAITING_LINES)
+        self._written = self._taken = 0
+        self._slow = self._closed = False
+        self._readers: list[threading.Thread] = []
+        self._shower = threading.Thread(target=self._show_all, args=(terminal,), daemon=True)
+        self._shower.start()
+
+    def read(self, stream: Iterable[bytes], show: Callable[[bytes], object] | None = None) -> None:
+        """Start to read a stream. `show` is called with each line, one at a time; by default, all are shown."""
+        self._readers.append(threading.Thread(target=self._read, args=(stream, show or self.show), daemon=True))
+        self._readers[-1].start()
+
+    def show(self, line: bytes) -> None:
+        """Show a line when the terminal has taken the lines before it, or never if the terminal is stuck."""
+        try:
+            self._waiting.put(line, timeout=0 if self._slow else SLOW_SECONDS)
+        except queue.Full:
+            self._slow = True
+
+    def wait(self) -> None:
+        """Wait for the end of the streams, as long as lines come."""
+        ended = [_has_ended(reader, lambda: self._written) for reader in self._readers]
+        if not all(ended):
+            say(f"{self._path}: the last lines may be missing: the output has not ended within {END_SECONDS:g} s")
+
+    def flush(self) -> None:
+        """Wait until all lines are shown, as long as the terminal takes lines. No line is shown afterwards."""
+        with suppress(queue.Full):
+            self._waiting.put(None, timeout=END_SECONDS)
+        if not _has_ended(self._shower, lambda: self._taken) or self._slow:
+            say(f"not all lines could be shown: see {self._path}")
+
+    def close(self) -> None:
+        """Neither write nor show any more lines."""
+        with self._lock, suppress(OSError):
+            self._closed = True
+            self._file.close()
+        with suppress(queue.Full):
+            self._waiting.put_nowait(None)
+
+    def _read(self, stream: Iterable[bytes], show: Callable[[bytes], object]) -> None:
+        for line in stream:
+            with self._lock:
+                if self._closed:
+                    return
+                self._write(line)
+                show(line)
+                self._written += 1
+
+    def _write(self, line: bytes) -> None:
+        try:
+            if not self.failed:
+                _write(self._file.write, line)
+        except OSError as error:
+            self.failed = True
+            say(f"{self._path}: {error.strerror}: the job continues, and its further lines are only shown here")
+
+    def _show_all(self, terminal: BinaryIO) -> None:
+        # Without a buffer, whose lock would block the end of the process while the terminal is stuck.
+        write = getattr(terminal, "raw", terminal).write
+        works = True
+        for line in iter(self._waiting.get, None):
+            try:
+                if works:
+                    _write(write, line)
+            except OSError as error:
+                works = False
+                say(f"the output cannot be shown ({error.strerror}): the job continues, see {self._path}")
+            self._taken += 1
+
+
+def _write(write: Callable[[bytes], int | None], line: bytes) -> None:
+    """Write to a file without a buffer, which may take only a part or, if it does not block, nothing."""
+    while line:
+        taken = write(line)
+        if taken is None:
+            time.sleep(0.1)
+        line = line[taken or 0 :]
+
+
+def _has_ended(thread: threading.Thread, progress: Callable[[], int]) -> bool:
+    """Whether a thread has ended. Wait for it at most END_SECONDS without progress."""
+    before = -1
+    while thread.is_alive() and before != progress():
+        before = progress()
+        thread.join(END_SECONDS)
+    return not thread.is_alive()
 
 
 @contextmanager
-def following(endpoint: str, project: str, log: Path, shown: BinaryIO) -> Iterator[None]:
-    """Copy the output of the project's containers, from its beginning, to `shown` and to the end of `log`."""
+def following(endpoint: str, project: str, log: Path, terminal: BinaryIO) -> Iterator[None]:
+    """Copy the output of the project's containers, from its beginning, to `terminal` and to the end of `log`."""
     with detect_lost_engine(endpoint):
         client = connect(endpoint)
         containers = _containers(client, project)
-    lock, over = threading.Lock(), threading.Event()
-    readers = []
-    with log.open("ab") as file:
+    over, output = threading.Event(), Log(log, terminal)
+    try:
         for container in containers:
-            arguments = (container, (file, shown), lock, over)
-            readers.append(threading.Thread(target=_copy, args=arguments, daemon=True))
-        for reader in readers:
-            reader.start()
-        try:
-            yield
-            for reader in readers:
-                reader.join(timeout=END_SECONDS)
-        finally:
-            over.set()
-            with lock:  # a reader that still runs must not write to a closed file
-                client.close()
+            output.read(_lines(container, _output(container, over)))
+        yield
+        output.wait()
+        output.flush()
+    finally:
+        over.set()
+        output.close()
+        client.close()
 
 
-def copy(endpoint: str, project: str, shown: BinaryIO, *, follow: bool = False) -> None:
+def copy(endpoint: str, project: str, terminal: BinaryIO, *, follow: bool = False) -> None:
     """Copy the output of the project's containers so far or, with `follow`, until they end."""
     with detect_lost_engine(endpoint), closing(connect(endpoint)) as client:
         containers = sorted(_containers(client, project), key=lambda container: str(container.name))
-        if not follow:
-            for container in containers:
-                with suppress(APIError):  # the container was removed, or its engine keeps no output
-                    for line in lines(container.logs(stream=True, follow=False)):
-                        shown.write(_prefix(container) + line)
+        if follow:
+            over = threading.Event()
+            over.set()  # do not wait for an engine that is lost
+            copy_lines([_lines(container, _output(container, over)) for container in containers], terminal)
             return
-        lock, over, closed = threading.Lock(), threading.Event(), threading.Event()
-        over.set()  # do not wait for an engine that is lost
-        readers = [
-            # Daemons: Ctrl-C ends the command, although they still read.
-            threading.Thread(target=_copy, args=(container, (shown,), lock, over, closed), daemon=True)
-            for container in containers
-        ]
-        for reader in readers:
-            reader.start()
-        for reader in readers:
-            while reader.is_alive() and not closed.is_set():
-                reader.join(timeout=0.2)
-        if closed.is_set():
-            raise BrokenPipeError
+        for container in containers:
+            with suppress(APIError):  # the container was removed, or its engine keeps no output
+                terminal.writelines(_lines(container, container.logs(stream=True, follow=False)))
+
+
+def copy_lines(streams: Iterable[Iterable[bytes]], terminal: BinaryIO) -> None:
+    """Copy the lines of several streams as they come, until all have ended."""
+    found: queue.Queue[bytes | None] = queue.Queue(1000)
+
+    def read(stream: Iterable[bytes]) -> None:
+        try:
+            for line in stream:
+                found.put(line)
+        finally:
+            found.put(None)
+
+    # Daemons: Ctrl-C and a closed pipe end the command, although they still read.
+    readers = [threading.Thread(target=read, args=(stream,), daemon=True) for stream in streams]
+    for reader in readers:
+        reader.start()
+    for _ in readers:
+        for line in iter(found.get, None):
+            terminal.write(line)
+            terminal.flush()
+
+
+def lines(name: str, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of a stream of chunks, each behind `name` and with a newline at its end. Long lines are split."""
+    prefix = f"{name} | ".encode()
+    rest = bytearray()
+    for chunk in chunks:
+        *ends, start = chunk.split(b"\n")
+        for end in ends:
+            yield prefix + rest + end + b"\n"
+            rest.clear()
+        rest += start
+        if len(rest) > (LONGEST_PROGRESS if b"\r" in start else LONGEST_LINE):
+            yield prefix + rest + b"\n"
+            rest.clear()
+    if rest:
+        yield prefix + rest + b"\n"
 
 
 def _containers(client: DockerClient, project: str) -> list[Container]:
     return list(client.containers.list(all=True, filters={"label": f"{PROJECT_LABEL}={project}"}))
 
 
-def _prefix(container: Container) -> bytes:
-    return f"{container.labels[SERVICE_LABEL]} | ".encode()
+def _lines(container: Container, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    return lines(container.labels[SERVICE_LABEL], chunks)
 
 
-def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Complete lines from a stream of chunks. If the last line has no newline, append one."""
-    rest = b""
-    for chunk in chunks:
-        *complete, rest = (rest + chunk).split(b"\n")
-        yield from (line + b"\n" for line in complete)
-    if rest:
-        yield rest + b"\n"
-
-
-def _copy(
-    container: Container,
-    targets: tuple[BinaryIO, ...],
-    lock: threading.Lock,
-    over: threading.Event,
-    closed: threading.Event | None = None,
-) -> None:
-    """`over`: whether to stop when the stream ends.
-
-    If nobody reads a target any more, `closed` is set and the copy ends. Without `closed`, the other targets still
-    get all lines.
-    """
-    copied, prefix = 0, _prefix(container)
+def _output(container: Container, over: threading.Event) -> Iterator[bytes]:
+    """The output of a container until its end, without repetitions. A lost engine is tried again until `over`."""
+    seen = 0
     while True:
+        repeated = seen  # a new stream starts with the first byte
         try:
-            for line in islice(lines(container.logs(stream=True, follow=True)), copied, None):
-                with lock:
-                    are_read = [_write(target, prefix + line) for target in targets]
-                if closed and not all(are_read):
-                    closed.set()
-                    return
-                copied += 1
+            for chunk in container.logs(stream=True, follow=True):
+                new = chunk[repeated:]
+                repeated -= len(chunk) - len(new)
+                seen += len(new)
+                yield new
             container.reload()
             if container.status not in ("running", "paused"):
                 return
@@ -120,14 +232,3 @@ def _copy(
             pass  # the engine is lost: try again
         if over.wait(AGAIN_SECONDS):
             return
-
-
-def _write(target: BinaryIO, line: bytes) -> bool:
-    """False if nobody reads `target` any more."""
-    try:
-        if not target.closed:
-            target.write(line)
-            target.flush()
-    except BrokenPipeError:
-        return False
-    return True

@@ -2,21 +2,19 @@
 
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
 from invoke.exceptions import Exit
 
 from entrypoints import contract
 from tooling.basis.errors import UsageError, mistakes
 from tooling.basis.say import say
-from tooling.cluster.follow import lines
+from tooling.cluster.follow import copy_lines, lines
 from tooling.hosts import commands, container, record
 from tooling.hosts.container import State
 from tooling.hosts.record import Record
@@ -43,7 +41,11 @@ def logs(job: Record, follow: bool) -> None:
         remotes, failures = connect(job.hosts, stack)
         for line in failures:  # now, because --follow may take hours
             say(line)
-        _copy_output(job, remotes, follow, sys.stdout.buffer)
+        containers = _containers(job)
+        streams = [
+            lines(remote.name, remote.stream(commands.logs(containers[remote.name], follow))) for remote in remotes
+        ]
+        copy_lines(streams, sys.stdout.buffer)
     if failures:
         raise Exit(code=contract.USAGE_EXIT_CODE)
 
@@ -127,8 +129,9 @@ def _save_output(job: Record, remotes: Sequence[Remote]) -> dict[str, State | No
         found = container.state(remote, name, timeout=0.0)
         if found and found.status != "gone":  # an earlier ./inv stop removed it and saved its output
             with _part(job, name).open("wb") as file:
-                for line in lines(remote.stream(commands.logs(name, follow=False), COMMAND_SECONDS)):
-                    file.write(f"{remote.name} | ".encode() + line)
+                file.writelines(
+                    lines(remote.name, remote.stream(commands.logs(name, follow=False), COMMAND_SECONDS))
+                )
         return found
 
     names = [remote.name for remote in remotes]
@@ -154,36 +157,6 @@ def _join_output(job: Record) -> None:
     complete.replace(record.log_of(job.name))
     for part in saved:
         part.unlink()
-
-
-def _copy_output(job: Record, remotes: Sequence[Remote], follow: bool, target: BinaryIO) -> None:
-    """Copy the output of all containers to `target`, each line behind its host's name.
-
-    Raises BrokenPipeError if nobody reads `target` any more.
-    """
-    lock, closed = threading.Lock(), threading.Event()
-    containers = _containers(job)
-
-    def copy(remote: Remote) -> None:
-        try:
-            for line in lines(remote.stream(commands.logs(containers[remote.name], follow))):
-                with lock:
-                    target.write(f"{remote.name} | ".encode() + line)
-                    target.flush()
-        except BrokenPipeError:
-            closed.set()
-
-    readers = [
-        threading.Thread(target=copy, args=(remote,), daemon=True)  # daemon: ctrl-C ends --follow
-        for remote in remotes
-    ]
-    for reader in readers:
-        reader.start()
-    for reader in readers:
-        while reader.is_alive() and not closed.is_set():
-            reader.join(timeout=_POLL_SECONDS)
-    if closed.is_set():
-        raise BrokenPipeError
 
 
 def _state(remote: Remote, name: str) -> str:

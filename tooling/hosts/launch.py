@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 
 from invoke.exceptions import Exit
@@ -68,7 +68,8 @@ def _run(job: Job, values: Sequence[str]) -> int:
         events: queue.Queue[End] = queue.Queue()
         keepers = _keepers(job, remotes, events)
         record.folder_of(job.name).mkdir(parents=True, exist_ok=True)
-        output = Output(record.log_of(job.name), _show)
+        record.log_of(job.name).unlink(missing_ok=True)
+        output = Output(record.log_of(job.name), sys.stdout.buffer)
         code = contract.INTERRUPTED_EXIT_CODE
         record.write(record.of(job, detached=False))
         try:
@@ -85,9 +86,12 @@ def _run(job: Job, values: Sequence[str]) -> int:
             failures = _end(remotes, keepers)
             output.wait()
             output.close(failed=code not in (0, contract.INTERRUPTED_EXIT_CODE))
-            record.write(replace(record.of(job, detached=False), exit_code=code))
             for line in failures:
                 say(line)
+            try:
+                record.write(replace(record.of(job, detached=False), exit_code=code))
+            except OSError as error:
+                say(f"{record.folder_of(job.name)}: {error.strerror}: the end of the job could not be recorded")
     return code
 
 
@@ -187,9 +191,3 @@ def _end(remotes: Sequence[Remote], keepers: Sequence[Keeper]) -> list[str]:
         for remote, keeper in zip(remotes, keepers, strict=True)
         if not keeper.removed()
     ]
-
-
-def _show(line: bytes) -> None:
-    with suppress(BrokenPipeError):  # nobody reads it any more: the log still gets all lines
-        sys.stdout.buffer.write(line)
-        sys.stdout.buffer.flush()

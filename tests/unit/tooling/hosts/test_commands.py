@@ -6,22 +6,20 @@ import io
 import os
 import shlex
 import subprocess
-import sys
 import tarfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from tests.unit.tooling.closed_pipe import ClosedPipe
 from tests.unit.tooling.hosts.host_jobs import job
 from tooling.basis.files import locked
 from tooling.basis.identity import IDENTITY
 from tooling.cli import tasks_clusters
 from tooling.cluster import run as cluster
-from tooling.hosts import commands, keys, launch, record
+from tooling.hosts import commands, keys, record
 from tooling.hosts.job import Place, placeholder
 from tooling.hosts.output import Output
 from tooling.hosts.remote import Done, Remote
@@ -170,36 +168,35 @@ class _EndedHost(Remote):
 
 @pytest.mark.parametrize("failed", [False, True], ids=["well", "failed"])
 def test_lines_of_rank_0_are_shown_at_once_and_others_at_the_end(tmp_path: Path, failed: bool) -> None:
-    shown: list[bytes] = []
-    output = Output(tmp_path / "log.txt", shown.append)
+    shown = io.BytesIO()
+    output = Output(tmp_path / "log.txt", shown)
     output.read(_EndedHost("alpha", "[0] a", "[1] b", "plain"), "one", has_rank_0=True)
-    output.wait()
-    assert shown == [b"alpha | [0] a\n", b"alpha | plain\n"]
+    while shown.getvalue() != b"alpha | [0] a\nalpha | plain\n":
+        time.sleep(0.01)
     output.read(_EndedHost("beta", *"12345"), "two", has_rank_0=False)
     output.wait()
     output.close(failed)
     others = [b"beta | %d\n" % number for number in range(1 if failed else 3, 6)]
-    assert shown[2:] == [b"alpha | [1] b\n", *others]
+    assert shown.getvalue().splitlines(keepends=True)[2:] == [b"alpha | [1] b\n", *others]
     assert len((tmp_path / "log.txt").read_text().splitlines()) == 8
 
 
 def test_after_a_failure_the_lines_of_progress_bars_are_complete(tmp_path: Path) -> None:
-    shown: list[bytes] = []
-    output = Output(tmp_path / "log.txt", shown.append)
+    shown = io.BytesIO()
+    output = Output(tmp_path / "log.txt", shown)
     output.read(_EndedHost("beta", "0%\r50%\r100%\rValueError: x"), "one", has_rank_0=False)
     output.wait()
     output.close(failed=True)
-    assert shown == [b"beta | 0%\r50%\r100%\rValueError: x\n"]
+    assert shown.getvalue() == b"beta | 0%\r50%\r100%\rValueError: x\n"
 
 
-def test_the_log_is_complete_although_nobody_reads_standard_output(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=ClosedPipe()))
-    output = Output(tmp_path / "log.txt", launch._show)
+@pytest.mark.parametrize("failed", [False, True], ids=["well", "failed"])
+def test_the_output_is_shown_although_the_disk_is_full(tmp_path: Path, failed: bool) -> None:
+    (tmp_path / "log.txt").symlink_to("/dev/full")
+    shown = io.BytesIO()
+    output = Output(tmp_path / "log.txt", shown)
     output.read(_EndedHost("alpha", "1", "2"), "one", has_rank_0=True)
     output.read(_EndedHost("beta", "3"), "two", has_rank_0=False)
     output.wait()
-    output.close(failed=False)
-    expected = ["alpha | 1", "alpha | 2", "beta | 3"]
-    assert sorted((tmp_path / "log.txt").read_text().splitlines()) == expected
+    output.close(failed)
+    assert shown.getvalue() == b"alpha | 1\nalpha | 2\nbeta | 3\n"
