@@ -25,6 +25,9 @@ MOST_CALLS = 500
 FEWEST_REPETITIONS = 7
 MOST_REPETITIONS = 41
 
+# bf16 represents the integers up to this one.
+_EXACT = 256
+
 _SIZE = re.compile(r"([1-9][0-9]{0,9})([KMG]?)")
 
 
@@ -38,6 +41,11 @@ class Case:
 
     def __str__(self) -> str:
         return f"{self.collective} {self.dtype} {readable(self.bytes)}"
+
+
+def input_of(rank: int, collective: str) -> int:
+    """The number that fills a rank's input. In every dtype, all partial sums are exact, in any order."""
+    return int(rank < _EXACT) if collective in ("all_reduce", "reduce_scatter") else rank % _EXACT + 1
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,15 @@ from typing import Callable
 import torch
 import torch.distributed as dist
 
-from entrypoints.bench.cases import Case, Repetitions, complete_elements, longest, quartiles, repetitions
+from entrypoints.bench.cases import (
+    Case,
+    Repetitions,
+    complete_elements,
+    input_of,
+    longest,
+    quartiles,
+    repetitions,
+)
 from entrypoints.cli.errors import UsageError
 from entrypoints.group.create import gather
 
@@ -26,7 +34,7 @@ class Call:
     """A collective on its own tensors. `run(group)` is timed.
 
     `input`, `output`: tensors (elements,) of the case's dtype; may be the same tensor. `expected`: the output for
-    inputs full of rank + 1; a tensor of output's shape, or a scalar tensor.
+    inputs full of `input_of`; a tensor of output's shape, or a scalar tensor.
     """
 
     case: Case
@@ -45,7 +53,7 @@ class Call:
 
         False if the backend does not support the call, which is the same on every rank.
         """
-        self.input.fill_(dist.get_rank() + 1)
+        self.input.fill_(input_of(dist.get_rank(), self.case.collective))
         try:
             self.run(group)
         except RuntimeError as error:
@@ -78,7 +86,7 @@ def make_call(case: Case, ranks: int) -> Call:
     dtype = getattr(torch, case.dtype)
     complete = torch.empty(complete_elements(case, ranks), dtype=dtype).fill_(0)
     part = torch.empty(complete.numel() // ranks, dtype=dtype).fill_(0)
-    numbers = torch.arange(1, ranks + 1, dtype=dtype)
+    numbers = torch.tensor([input_of(rank, case.collective) for rank in range(ranks)], dtype=dtype)
     if case.collective == "all_reduce":
         return Call(case, lambda group: dist.all_reduce(complete, group=group), complete, complete, numbers.sum())
     if case.collective == "broadcast":

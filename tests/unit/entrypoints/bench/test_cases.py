@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import math
 import threading
+from functools import reduce
 from itertools import product
 
 import pytest
@@ -51,6 +53,34 @@ def test_an_invalid_size_is_rejected_with_examples(text: str) -> None:
 )
 def test_a_size_is_readable(size: int, text: str) -> None:
     assert cases.readable(size) == text
+
+
+def in_bf16(number: float) -> float:
+    """The nearest number with 8 significant bits, to even."""
+    if not number:
+        return 0.0
+    mantissa, exponent = math.frexp(number)
+    return math.ldexp(round(mantissa * 256), exponent - 8)
+
+
+def in_a_tree(numbers: list[float]) -> float:
+    """Sums of two, each rounded."""
+    while len(numbers) > 1:
+        numbers = [in_bf16(sum(numbers[place : place + 2])) for place in range(0, len(numbers), 2)]
+    return numbers[0]
+
+
+@pytest.mark.parametrize("collective", cases.COLLECTIVES)
+def test_no_order_of_the_ranks_rounds_a_result(collective: str) -> None:
+    for ranks in (1, 2, 22, 23, 32, 64, 255, 256, 257, 512):
+        numbers = [float(cases.input_of(rank, collective)) for rank in range(ranks)]
+        assert numbers == [in_bf16(one) for one in numbers]
+        assert numbers[0] != 0
+        if collective in ("all_reduce", "reduce_scatter"):
+            for first in (0, ranks // 3):
+                ring = reduce(lambda total, one: in_bf16(total + one), numbers[first:] + numbers[:first])
+                assert ring == sum(numbers)
+            assert in_a_tree(numbers) == sum(numbers)
 
 
 @pytest.mark.parametrize(("ranks", "elements"), [(1, 1024), (2, 1024), (3, 1023), (2000, 2000)])
