@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +55,11 @@ class Rank:
     @property
     def start(self) -> Start:
         return self.starts[-1]
+
+    def start_of(self, line: Steps | Sample) -> Start:
+        """The start that wrote this line."""
+        times = [start.time for start in self.starts]
+        return self.starts[max(1, bisect.bisect_right(times, line.time)) - 1]
 
     @property
     def last_lines(self) -> list[Line]:

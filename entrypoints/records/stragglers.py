@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from statistics import median
 from typing import NamedTuple
 
-from entrypoints.records.counters import grown
 from entrypoints.records.job import Job, Rank
 from entrypoints.records.record import SUMMED, Sample, Steps, summed
 
@@ -105,7 +105,7 @@ def shares(job: Job, last: int | None = None) -> dict[int, Share]:
 
 
 def share_of(rank: Rank, last: int | None = None) -> Share | None:
-    steps = window(rank.steps, last)
+    steps = window(rank, last)
     if not steps:
         return None
     total = summed(steps)
@@ -118,9 +118,9 @@ def share_of(rank: Rank, last: int | None = None) -> Share | None:
         rank.start.rank,
         total.steps,
         **means,
-        throttled=_rate([one.throttled for one in samples], samples) * means["seconds"] / cpus,
+        throttled=_rate(rank, samples, "throttled") * means["seconds"] / cpus,
         delayed=median_of_known([one.delayed for one in samples]) or 0.0,
-        processor=_rate([one.processor for one in samples], samples) / max(1, rank.start.threads),
+        processor=_rate(rank, samples, "processor") / max(1, rank.start.threads),
         memory=samples[-1].memory if samples else 0,
         clock=median_of_known([one.clock for one in samples]),
         remote=median_of_known([one.remote for one in samples]),
@@ -148,10 +148,11 @@ def mean_parts(job: Job, last: int | None = None) -> Parts | None:
     return Parts(1 - reading - waiting, reading, waiting, least / (sum(row[0].seconds for row in rows) or 1.0))
 
 
-def window(steps: Sequence[Steps], last: int | None) -> Sequence[Steps]:
-    """The records of the `last` steps; without `last`, all except for those of the first steps."""
+def window(rank: Rank, last: int | None) -> Sequence[Steps]:
+    """The records of the `last` steps; without `last`, all but those of the first steps after each start."""
+    steps = rank.steps
     if last is None:
-        return [one for one in steps if one.step > _WARM_UP] or steps
+        return [one for one in steps if one.step - rank.start_of(one).first_step > _WARM_UP] or steps
     begin = len(steps)
     while begin and last > 0:
         begin -= 1
@@ -223,9 +224,7 @@ def explain(slow: Share, others: Sequence[Share], excess: float) -> tuple[str, s
 def _aligned(job: Job, last: int | None) -> list[dict[int, Steps]]:
     """For each step that all ranks have recorded, the record of each rank."""
     by_rank = {
-        number: {one.step: one for one in window(rank.steps, last)}
-        for number, rank in job.ranks.items()
-        if rank.steps
+        number: {one.step: one for one in window(rank, last)} for number, rank in job.ranks.items() if rank.steps
     }
     if not by_rank:
         return []
@@ -233,11 +232,14 @@ def _aligned(job: Job, last: int | None) -> list[dict[int, Steps]]:
     return [{rank: steps[step] for rank, steps in by_rank.items()} for step in sorted(common)]
 
 
-def _rate(values: Sequence[float], samples: Sequence[Sample]) -> float:
-    """How fast a counter grows, per second."""
-    if len(samples) < 2 or samples[-1].time <= samples[0].time:
-        return 0.0
-    return grown(values)[-1] / (samples[-1].time - samples[0].time)
+def _rate(rank: Rank, samples: Sequence[Sample], name: str) -> float:
+    """How fast a counter grows, per second in which the job ran."""
+    growth = seconds = 0.0
+    for _, found in groupby(samples, key=rank.start_of):
+        run = [*found]
+        growth += getattr(run[-1], name) - getattr(run[0], name)
+        seconds += run[-1].time - run[0].time
+    return growth / seconds if seconds > 0 else 0.0
 
 
 def median_of_known(values: Iterable[float | None]) -> float | None:

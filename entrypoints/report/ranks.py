@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from entrypoints.machine.cpus import format_cpu_list
@@ -10,7 +11,7 @@ from entrypoints.page.blocks import Bar, Bars, Block, Chart, Curve, Table
 from entrypoints.page.texts import GIBIBYTE, gibibytes
 from entrypoints.records import stragglers
 from entrypoints.records.counters import grown
-from entrypoints.records.job import Job
+from entrypoints.records.job import Job, Rank
 from entrypoints.records.record import Sample
 from entrypoints.records.stragglers import Share, Straggler, median_of_known
 from entrypoints.report import series, summary
@@ -65,7 +66,7 @@ def resources(job: Job) -> list[Block]:
     ranks = {number: rank.samples for number, rank in job.ranks.items() if rank.samples}
     rows = series.moments(ranks)
     sizes = {rank: _by_time(found, [one.memory / GIBIBYTE for one in found]) for rank, found in ranks.items()}
-    used = {rank: _by_time(found, _cpus(found)) for rank, found in ranks.items()}
+    used = {rank: _by_time(found, _cpus(job.ranks[rank])) for rank, found in ranks.items()}
     charts = [
         _over_time(job, rows, "Memory", "GiB", sizes, _last(sizes)),
         _over_time(job, rows, "CPU use", "CPUs", used, _last(used)),
@@ -83,11 +84,14 @@ def resources(job: Job) -> list[Block]:
     return [chart for chart in charts if chart.curves]
 
 
-def _cpus(samples: Sequence[Sample]) -> list[float | None]:
-    """The CPU time of each second, between this sample and the one before; None at a start of the process."""
-    pairs = zip(samples, samples[1:])
-    grown = ((one.processor - before.processor, one.time - before.time) for before, one in pairs)
-    return [None, *(used / seconds if used >= 0 and seconds > 0 else None for used, seconds in grown)]
+def _cpus(rank: Rank) -> list[float | None]:
+    """The CPU time of each second, between each sample and the one before; None at a start."""
+    found: list[float | None] = []
+    for _, samples in groupby(rank.samples, key=rank.start_of):
+        run = [*samples]
+        pairs = ((one.processor - before.processor, one.time - before.time) for before, one in zip(run, run[1:]))
+        found += [None, *(used / seconds if seconds > 0 else None for used, seconds in pairs)]
+    return found
 
 
 def _by_time(samples: Sequence[Sample], values: Sequence[float | None]) -> dict[float, float | None]:

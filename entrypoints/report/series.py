@@ -76,16 +76,16 @@ def mean_losses(ranks: Mapping[int, Sequence[Steps]]) -> list[Point]:
 
 
 def moments(ranks: Mapping[int, Sequence[Sample]], most: int = MOST // 2) -> list[tuple[Point, dict[int, Sample]]]:
-    """The last sample of each rank in each of at most `most` intervals of time. The points have no value."""
-    times = [one.time for samples in ranks.values() for one in samples]
-    if not times:
-        return []
-    begin, longest = min(times), max(map(len, ranks.values()))
-    width = (max(times) - begin) / min(most, longest) or 1.0
+    """The last sample of each rank in each of at most `most` intervals of time. The points have no value.
+
+    The intervals have the same number of samples, because no samples are taken while the job does not run.
+    """
+    longest = max(ranks.values(), key=len, default=())
+    begins = [one.time for one in longest[:: -(-len(longest) // most) or 1]]
     found: dict[int, dict[int, Sample]] = {}
     for rank, samples in ranks.items():
         for one in samples:
-            found.setdefault(int((one.time - begin) / width), {})[rank] = one
+            found.setdefault(max(1, bisect.bisect_right(begins, one.time)), {})[rank] = one
     rows = []
     for _, row in sorted(found.items()):
         last = max(row.values(), key=lambda one: one.time)

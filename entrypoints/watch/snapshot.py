@@ -137,7 +137,7 @@ def _losses(job: Job) -> list[Point]:
 def _remaining(job: Job) -> float | None:
     """Steps, and evaluations and checkpoints as often as before."""
     first = job.first
-    steps: Sequence[Steps] = stragglers.window(first.steps, RECENT_STEPS)
+    steps: Sequence[Steps] = stragglers.window(first, RECENT_STEPS)
     left = first.start.last_step - job.step
     if not steps or left < 0:
         return None

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from entrypoints.records import job, stragglers
+from entrypoints.records.record import Sample, Steps
 from tests import synthetic_records
 
 CAUSES = {
@@ -89,6 +90,35 @@ def test_clock_rate_and_remote_memory(cause: str, change: Mapping[str, float], t
     found = stragglers.find(replace(read, ranks=ranks))
     assert found is not None
     assert (found.rank, found.cause) == (2, cause)
+
+
+def resumed(pause: float, slow_steps: int = 0) -> job.Rank:
+    """100 steps of 1 s, then 20 more after `pause` seconds, of which the first `slow_steps` take 10 s."""
+    found, now = job.Rank(), synthetic_records.BEGIN
+    for first, last in ((0, 100), (100, 120)):
+        found.starts.append(replace(synthetic_records.start(0, 1, 1, 120), time=now, first_step=first))
+        found.samples.append(Sample(now, first, 1, 0.0, 0.0, 0))
+        for done in range(1, last - first + 1):
+            seconds = 10.0 if first and done <= slow_steps else 1.0
+            now += seconds
+            step = Steps(now, first + done, 1, seconds, 0.3, 0.5, 0.0, 0.1, 0.1, seconds, 8, 100, 100, 1.0)
+            found.steps.append(step)
+            if done % 5 == 0:
+                found.samples.append(Sample(now, first + done, 1, 1.9 * done, 0.4 * done, 0))
+        now += pause
+    return found
+
+
+def test_the_time_between_a_stop_and_the_resumed_run_does_not_count() -> None:
+    found = stragglers.share_of(resumed(pause=36_000.0))
+    assert found is not None
+    assert (found.processor, found.throttled) == pytest.approx((0.95, 0.2))
+
+
+def test_the_first_steps_after_each_start_do_not_count() -> None:
+    found = stragglers.share_of(resumed(pause=30.0, slow_steps=3))
+    assert found is not None
+    assert (found.steps, found.seconds) == pytest.approx((114, 1.0))
 
 
 def test_the_last_steps_only(tmp_path: Path) -> None:

@@ -51,6 +51,15 @@ def test_a_good_job(tmp_path: Path) -> None:
     assert bars.bars[0].values == pytest.approx([0.28, 0.52, 0.02, 0.01, 0.05], abs=0.03)
 
 
+def test_the_cpu_use_has_a_gap_at_each_start(tmp_path: Path) -> None:
+    """Also if the new process has used more CPU time at its first sample than the old one in total."""
+    synthetic_records.write(tmp_path, world_size=1, steps=10)
+    again = synthetic_records.start(0, 1, 1, 100, time=synthetic_records.BEGIN + 36_000, first_step=10)
+    synthetic_records.append(tmp_path, [again, *synthetic_records.lines(again, 10, 30, compute=8.0)])
+    (curve,) = found(page(tmp_path), Chart)["CPU use"].curves
+    assert [value is None for value in curve.values] == [True, False, True, False, False, False]
+
+
 def test_the_speed_is_that_of_all_ranks_also_if_some_are_missing(tmp_path: Path) -> None:
     """16 rows on each of 4 ranks in a step of 0.88 s."""
     synthetic_records.write(tmp_path)

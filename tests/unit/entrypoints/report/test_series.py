@@ -88,6 +88,14 @@ def test_samples_of_ranks_are_joined_by_time() -> None:
     assert series.moments({}) == []
 
 
+def test_samples_before_and_after_a_pause_keep_their_points() -> None:
+    samples = [Sample(begin + 5.0 * one, one, 1, 0.0, 0.0, 0) for begin in (0, 36_000) for one in range(200)]
+    rows = series.moments({0: samples, 1: samples})
+    assert 150 < len(rows) <= series.MOST // 2
+    assert [row[0] for _, row in rows][-1] == samples[-1]
+    assert len([point for point, _ in rows if point.time < 36_000]) == len(rows) // 2
+
+
 def test_of_many_ranks_the_highest_and_the_lowest_get_a_curve() -> None:
     assert series.chosen({0: 1.0, 1: 2.0}, ("slowest", "fastest")) == {0: "rank 0", 1: "rank 1"}
     many = {rank: float(rank) for rank in range(20)}
