@@ -37,10 +37,7 @@ class Rank:
             if isinstance(line, Start):
                 self.starts.append(line)
                 self.end = None
-                while self.steps and self.steps[-1].step > line.first_step:
-                    self.repeated += self.steps.pop().steps
-                while self.logs and self.logs[-1].step > line.first_step:
-                    self.logs.pop()
+                self._forget_after(line.first_step)
             elif isinstance(line, Steps):
                 self.steps.append(line)
             elif isinstance(line, Sample):
@@ -51,6 +48,17 @@ class Rank:
                 self.events.append(line)
                 self.end = line if line.name in ENDS else self.end
         return self
+
+    def _forget_after(self, step: int) -> None:
+        """Remove the later steps, which are computed again."""
+        while self.steps and self.steps[-1].step > step:
+            last = self.steps.pop()
+            lost = min(last.steps, last.step - step)
+            self.repeated += lost
+            if lost < last.steps:
+                self.steps.append(record.without_last(last, lost))
+        while self.logs and self.logs[-1].step > step:
+            self.logs.pop()
 
     @property
     def start(self) -> Start:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Union
 
@@ -84,7 +84,8 @@ class Steps:
         return self.seconds - self.wait
 
 
-SUMMED = ("seconds", "forward", "backward", "wait", "read", "optimizer", "rows", "computed", "useful")
+_COUNTS = ("rows", "computed", "useful")
+SUMMED = ("seconds", "forward", "backward", "wait", "read", "optimizer", *_COUNTS)
 
 
 def summed(parts: Sequence[Steps]) -> Steps:
@@ -99,6 +100,19 @@ def summed(parts: Sequence[Steps]) -> Steps:
         **sums,
         longest=max(one.longest for one in parts),
         loss=sum(loss * number for loss, number in losses) / counted if counted else None,
+    )
+
+
+def without_last(record: Steps, number: int) -> Steps:
+    """The record without its last steps. They have taken as long as the others, as far as is known."""
+    left = record.steps - number
+    sums = {name: getattr(record, name) * left / record.steps for name in SUMMED}
+    return replace(
+        record,
+        **{name: round(value) if name in _COUNTS else round(value, 6) for name, value in sums.items()},
+        time=round(record.time - record.seconds + sums["seconds"], 3),
+        step=record.step - number,
+        steps=left,
     )
 
 

@@ -80,6 +80,19 @@ def test_the_same_job_appends_and_another_one_begins_again(second: Start, starts
     assert rank.repeated == (8 - second.first_step if starts == 2 else 0)
 
 
+def test_a_restart_within_a_record_of_many_steps_keeps_the_steps_before(tmp_path: Path) -> None:
+    first = Writer(tmp_path, START)
+    for number in (512, 1024, 1536, 2048):
+        first.add(replace(step(number, 512), seconds=512.0, rows=4096))
+    first.flush()
+    Writer(tmp_path, replace(START, first_step=2000))
+    rank = job.read(tmp_path).ranks[0]
+    assert rank.repeated == 48
+    last = rank.steps[-1]
+    assert (last.step, last.steps, last.seconds, last.rows, last.time) == (2000, 464, 464.0, 3712, 2001.0)
+    assert [one.step for one in rank.steps] == [512, 1024, 1536, 2000]
+
+
 def test_a_restart_after_an_incomplete_line_is_read(tmp_path: Path) -> None:
     Writer(tmp_path, START)
     with record.path(tmp_path, 0).open("a") as file:
