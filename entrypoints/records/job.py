@@ -37,9 +37,11 @@ class Rank:
             if isinstance(line, Start):
                 self.starts.append(line)
                 self.end = None
-                self._forget_after(line.first_step)
+                self._forget_after(line.first_step, is_restart=line.training == 1)
             elif isinstance(line, Steps):
-                self.steps.append(line)
+                # A line whose write failed may be there twice.
+                if not self.steps or line.step > self.steps[-1].step:
+                    self.steps.append(line)
             elif isinstance(line, Sample):
                 self.samples.append(line)
             elif isinstance(line, Log):
@@ -49,12 +51,12 @@ class Rank:
                 self.end = line if line.name in ENDS else self.end
         return self
 
-    def _forget_after(self, step: int) -> None:
-        """Remove the later steps, which are computed again."""
+    def _forget_after(self, step: int, is_restart: bool) -> None:
+        """Remove the later steps, which a restart computes again, or which belong to an earlier training."""
         while self.steps and self.steps[-1].step > step:
             last = self.steps.pop()
             lost = min(last.steps, last.step - step)
-            self.repeated += lost
+            self.repeated += lost if is_restart else 0
             if lost < last.steps:
                 self.steps.append(record.without_last(last, lost))
         while self.logs and self.logs[-1].step > step:

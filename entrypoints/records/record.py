@@ -21,7 +21,8 @@ FOLDER = "_records"  # in the output folder; Trainer does not push names that st
 class Start:
     """The rank started, or started again. `first_step`: the number of steps done before, from a checkpoint.
 
-    `job`: the same after every restart of a job, empty if nothing would restart it. `cores`: the CPUs of the rank.
+    `job`: the same after every restart of a job, empty if nothing would restart it. `training`: 2 if the process
+    has trained with the same output folder before, and so on. `cores`: the CPUs of the rank.
     `plan`: the document of `entrypoint plan --json` for the rank. `topology`: of the node, see machine.facts;
     only for the first rank of a node. `checks`: warnings and errors of `doctor`'s checks, likewise.
     """
@@ -36,6 +37,7 @@ class Start:
     launcher: str = ""
     backend: str = ""
     job: str = ""
+    training: int = 1
     pin: str = ""
     image: str = ""
     command: list[str] = field(default_factory=list)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from entrypoints import contract
@@ -19,6 +19,8 @@ from entrypoints.records.record import Event, Line, Log, Start, Steps
 _LINES_BEFORE_COARSER = 2000
 _SECONDS_BETWEEN_WRITES = 2.0
 _SECONDS_BETWEEN_SAMPLES = 5.0
+# While the file cannot be written, the last lines are kept.
+_MOST_WAITING = 1000
 
 
 class Coarsening:
@@ -34,14 +36,18 @@ class Coarsening:
             self.size, self._lines = self.size * 2, 0
 
 
-# The writers of this process, which has one or more trainers.
-_OPEN: list[Writer] = []
+# The writers of this process, which has one or more trainers, by file.
+_OPEN: dict[Path, Writer] = {}
 
 
 def begin(output: Path, start: Start) -> Writer:
-    """A Writer that `finish` ends with the process."""
-    opened = Writer(output, start)
-    _OPEN.append(opened)
+    """A Writer that `finish` ends with the process. It continues an earlier training's file of this process."""
+    path = record.path(output, start.rank)
+    before = _OPEN.get(path)
+    if before is not None:
+        before.flush()
+        start = replace(start, training=before.training + 1)
+    opened = _OPEN[path] = Writer(output, start)
     pointer = os.environ.get(contract.RECORDS)
     if pointer:
         with contextlib.suppress(OSError):
@@ -51,10 +57,10 @@ def begin(output: Path, start: Start) -> Writer:
 
 def finish(name: str, text: str = "") -> list[Path]:
     """Write the job's last event, one of job.ENDS, and everything else. Returns rank 0's output folders."""
-    for opened in _OPEN:
+    for opened in _OPEN.values():
         opened.add(Event(round(time.time(), 3), opened.step, name, text=text))
         opened.flush()
-    folders = [opened.output for opened in _OPEN if opened.rank == 0]
+    folders = [opened.output for opened in _OPEN.values() if opened.rank == 0]
     _OPEN.clear()
     return list(dict.fromkeys(folders))
 
@@ -73,48 +79,59 @@ def failed(pointer: Path, failures: Iterable[Failed]) -> Path | None:
     """Record the failures of ranks that have ended without doing so themselves.
 
     `pointer`: the file that contract.RECORDS named for them. Returns the output folder; None if the job has no
-    records.
+    records. The failure of a rank that has no file, because it has not begun to train, goes to another rank's.
     """
     try:
         output = Path(pointer.read_text(encoding="utf-8"))
-        for failure in failures:
-            path = record.path(output, failure.rank)
-            found = job.Rank().add(path.read_bytes())
-            if found.starts and found.end is None:
-                step = found.steps[-1].step if found.steps else found.start.first_step
-                # The launcher's time may be rounded down, to before the rank's last line.
-                at = max([failure.time, *(line.time for line in found.last_lines)])
-                event = Event(round(at, 3), step, failure.name, text=failure.text)
-                with path.open("a", encoding="utf-8") as file:  # its last line may be incomplete
-                    file.write("\n" + record.encode(event))
     except OSError:
         return None
+    files = sorted((output / record.FOLDER).glob("rank-*.jsonl"))
+    if not files:
+        return None
+    by_file = [(record.path(output, failure.rank), failure) for failure in failures]
+    for path, failure in sorted(by_file, key=lambda one: one[0] not in files):
+        with contextlib.suppress(OSError):
+            _end(path if path in files else files[0], failure)
     return output
 
 
+def _end(path: Path, failure: Failed) -> None:
+    """Append the failure if no end is recorded."""
+    found = job.Rank().add(path.read_bytes())
+    if found.starts and found.end is None:
+        step = found.steps[-1].step if found.steps else found.start.first_step
+        # The launcher's time may be rounded down, to before the rank's last line.
+        at = max([failure.time, *(line.time for line in found.last_lines)])
+        event = Event(round(at, 3), step, failure.name, text=failure.text)
+        with path.open("a", encoding="utf-8") as file:  # its last line may be incomplete
+            file.write("\n" + record.encode(event))
+
+
 class Writer:
-    """The record file of one rank. If it cannot be written, one warning is printed, and the job continues."""
+    """The record file of one rank. A failed write is tried again with the next lines; one warning is printed."""
 
     def __init__(self, output: Path, start: Start) -> None:
-        """Begin the file with `start`, or append to it if it is of the same job, or of the run that `start`
-        continues."""
+        """Begin the file with `start`, or append to it if it is of the same job or process, or of the run that
+        `start` continues."""
         self.output, self.rank, self.step = output, start.rank, start.first_step
+        self.training = start.training
         self._path = record.path(output, start.rank)
         self._buffer: list[Line] = []
         self._written = self._sampled = 0.0
         self._pending: Steps | None = None
         self._steps, self._samples = Coarsening(), Coarsening()
-        self._failed = False
+        self._warned = False
         before = last_start(self._path)
-        continues = before is not None and (start.first_step > 0 or is_same_job(before, start))
+        continues = before is not None and (
+            start.first_step > 0 or start.training > 1 or is_same_job(before, start)
+        )
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
             if not continues:
                 self._path.unlink(missing_ok=True)
                 if start.rank == 0:
                     _remove_ranks_from(self._path.parent, start.world_size)
         except OSError as error:
-            self._fail(error)
+            self._warn(error)
         # A killed process may have left an incomplete line.
         self._before = "\n" if continues else ""
         self.add(start)
@@ -140,7 +157,7 @@ class Writer:
             return False
         self._sampled = now
         self._samples.count()
-        return not self._failed
+        return True
 
     def flush(self) -> None:
         """Write everything that was added."""
@@ -150,20 +167,25 @@ class Writer:
         self._write()
 
     def _write(self) -> None:
-        text, self._written = self._before + "".join(map(record.encode, self._buffer)), time.monotonic()
-        self._before = ""
-        self._buffer.clear()
-        if not text or self._failed:
+        self._written = time.monotonic()
+        if not self._buffer:
             return
         try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(text)
+                file.write(self._before + "".join(map(record.encode, self._buffer)))
         except OSError as error:
-            self._fail(error)
+            self._warn(error)
+            self._before = "\n"  # a part of the lines may be in the file
+            del self._buffer[1:-_MOST_WAITING]  # the first may be the Start, without which nothing is read
+        else:
+            self._before = ""
+            self._buffer.clear()
 
-    def _fail(self, error: OSError) -> None:
-        self._failed = True
-        say(f"warning: cannot record the steps in '{self._path}': {error.strerror or error}")
+    def _warn(self, error: OSError) -> None:
+        if not self._warned:
+            say(f"warning: cannot record the steps in '{self._path}': {error.strerror or error}")
+        self._warned = True
 
 
 def is_same_job(one: Start, other: Start) -> bool:

@@ -24,7 +24,8 @@ def happenings(job: Job) -> list[Event]:
     found = []
     for place, start in enumerate(first.starts):
         from_step = f"from step {start.first_step:,}" if start.first_step else "from the beginning"
-        text = f"started again {from_step}" if place else "" if not start.first_step else from_step
+        begins = "started again" if start.training == 1 else f"training {start.training}"
+        text = f"{begins} {from_step}" if place else "" if not start.first_step else from_step
         found.append(Event(start.time, start.first_step, "start", text=text))
     for number, rank in job.ranks.items():
         for event in rank.events:

@@ -98,7 +98,7 @@ def of(job: Job, now: float, runs: bool | None = None) -> Snapshot:
         findings=findings.find(job, RECENT_STEPS),
         events=[event for event in first.events if event.name not in ENDS],
         silent=silent,
-        restarts=len(first.starts) - 1,
+        restarts=sum(start.training == 1 for start in first.starts[1:]),
     )
 
 

@@ -13,6 +13,8 @@ from entrypoints import contract
 from entrypoints.records import job, record, writer
 from entrypoints.records.record import Event, Line, Log, Start, Steps
 from entrypoints.records.writer import Failed, Writer
+from entrypoints.report import events
+from entrypoints.watch import snapshot
 
 START = Start(time=1.0, world_size=2, command=["train"], job="a job", last_step=100)
 
@@ -80,6 +82,22 @@ def test_the_same_job_appends_and_another_one_begins_again(second: Start, starts
     assert rank.repeated == (8 - second.first_step if starts == 2 else 0)
 
 
+@pytest.mark.parametrize("name", ["a job", ""])
+def test_a_script_that_trains_several_times_has_not_restarted(name: str, tmp_path: Path) -> None:
+    """As for cross-validation."""
+    for fold in range(3):
+        opened = writer.begin(tmp_path, replace(START, time=100.0 * fold, job=name))
+        for number in range(1, 41):
+            opened.add(step(number))
+    assert writer.finish("end") == [tmp_path]
+    found = job.read(tmp_path)
+    assert (found.first.repeated, len(found.first.steps)) == (0, 40)
+    starts = [one.text for one in events.happenings(found) if one.name == "start"]
+    assert starts == ["", "training 2 from the beginning", "training 3 from the beginning"]
+    assert [one.name for one in found.first.events] == ["end"]
+    assert snapshot.of(found, now=300.0).restarts == 0
+
+
 def test_a_restart_within_a_record_of_many_steps_keeps_the_steps_before(tmp_path: Path) -> None:
     first = Writer(tmp_path, START)
     for number in (512, 1024, 1536, 2048):
@@ -120,8 +138,53 @@ def test_a_folder_that_cannot_be_written_gives_one_warning(
     for number in range(1, 100):
         opened.add(step(number))
     opened.flush()
-    assert not opened.wants_sample()
     assert re.fullmatch(r"warning: cannot record the steps in .*\n", capsys.readouterr().err)
+
+
+def test_lines_that_could_not_be_written_are_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(writer, "_SECONDS_BETWEEN_WRITES", 0.0)
+    opened = writer.begin(tmp_path, START)
+    folder, hidden = tmp_path / record.FOLDER, tmp_path / "hidden"
+    for number in range(1, 21):
+        if number == 5:
+            folder.rename(hidden)
+            folder.write_text("a file")
+        if number == 9:
+            folder.unlink()
+            hidden.rename(folder)
+        opened.add(step(number))
+    writer.finish("end")
+    rank = job.read(tmp_path).ranks[0]
+    assert ([one.step for one in rank.steps], len(rank.starts)) == (list(range(1, 21)), 1)
+    assert rank.end is not None
+    assert re.fullmatch(r"warning: cannot record the steps in .*\n", capsys.readouterr().err)
+
+
+def test_few_lines_wait_for_a_file_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "_SECONDS_BETWEEN_WRITES", 0.0)
+    monkeypatch.setattr(writer, "_MOST_WAITING", 10)
+    folder = tmp_path / record.FOLDER
+    folder.write_text("a file")
+    opened = Writer(tmp_path, START)
+    for number in range(1, 50):
+        opened.add(step(number))
+    folder.unlink()
+    opened.add(step(50))
+    rank = job.read(tmp_path).ranks[0]
+    assert rank.starts == [START]
+    assert [one.step for one in rank.steps] == list(range(40, 51))
+
+
+def test_a_line_that_was_written_twice_counts_once(tmp_path: Path) -> None:
+    opened = Writer(tmp_path, START)
+    for number in range(1, 4):
+        opened.add(step(number))
+    opened.flush()
+    path = record.path(tmp_path, 0)
+    path.write_text(path.read_text() + record.encode(step(2)) + record.encode(step(3)) + record.encode(step(4)))
+    assert [one.step for one in job.read(tmp_path).ranks[0].steps] == [1, 2, 3, 4]
 
 
 def test_the_process_that_started_a_killed_rank_records_its_failure(
@@ -150,6 +213,22 @@ def test_a_rank_does_not_fail_before_its_last_line(tmp_path: Path, monkeypatch: 
     opened.flush()
     writer.failed(pointer, [Failed(0, "killed", 20.0)])
     assert job.read(tmp_path).end == Event(21.0, 20, "failure", text="killed")
+    writer.finish("end")
+
+
+@pytest.mark.parametrize("ranks", [(1, 0), (0, 1), (1,)], ids=str)
+def test_the_failure_of_a_rank_without_a_file_does_not_hide_the_others(
+    ranks: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank that is killed before it trains has no file."""
+    pointer = tmp_path / "pointer"
+    monkeypatch.setenv(contract.RECORDS, str(pointer))
+    writer.begin(tmp_path, START).flush()
+    failures = [Failed(rank, f"rank {rank} was killed", 3.0 + rank) for rank in ranks]
+    assert writer.failed(pointer, failures) == tmp_path
+    end = job.read(tmp_path).end
+    assert end is not None
+    assert end.text == f"rank {min(ranks)} was killed"
     writer.finish("end")
 
 
