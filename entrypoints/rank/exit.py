@@ -20,6 +20,7 @@ from typing import NoReturn
 from entrypoints import contract
 from entrypoints.cli.errors import MeetingError, UsageError
 from entrypoints.cli.say import say
+from entrypoints.machine.files import write_atomic
 
 _ATEXIT_SECONDS = 10.0
 
@@ -43,7 +44,7 @@ def record(error: BaseException) -> None:
         "again": not printed or isinstance(error, MeetingError),
     }
     try:
-        Path(name).write_text(json.dumps(document))
+        write_atomic(Path(name), json.dumps(document))  # torchrun fails at an incomplete file
     except OSError as problem:
         say(f"warning: the launcher cannot report this rank's error: {problem}")
 

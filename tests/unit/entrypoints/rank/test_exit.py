@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +36,39 @@ def run_handlers_as_python_3_9():
 atexit._run_exitfuncs = run_handlers_as_python_3_9
 atexit.register(print, "handled", flush=True)
 """
+
+
+FULL_DISK = """
+import resource
+import signal
+import sys
+
+from entrypoints.rank.exit import record
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+record(RuntimeError("an error"))
+"""
+
+
+def test_a_full_disk_leaves_no_incomplete_error_file(tmp_path: Path) -> None:
+    environ = {
+        **os.environ,
+        "TORCHELASTIC_ERROR_FILE": str(tmp_path / "error.json"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=20,
+        cwd=ROOT,
+        env=environ,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("warning: the launcher cannot report this rank's error: ")
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_a_thread_pool_that_is_not_shut_down_does_not_keep_a_rank_from_exiting() -> None:
