@@ -49,7 +49,8 @@ def html_text(page: Page) -> str:
         "style": _asset("uPlot.min.css") + "\n" + _asset("page.css"),
         "data": json_text(blocks.encode(page)),
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: values[found[1]], _asset("page.html"))
+    text = re.sub(r"\{\{(\w+)\}\}", lambda found: values[found[1]], _asset("page.html"))
+    return text.encode("utf-8", "backslashreplace").decode()  # names of files may have bytes that are not UTF-8
 
 
 def json_text(document: Any) -> str:

@@ -54,6 +54,16 @@ def test_texts_of_the_data_do_not_become_html(tmp_path: Path) -> None:
     assert document["title"] == f"{EVIL} in {tmp_path.name}: training report"
 
 
+def test_names_that_are_not_utf_8_are_shown_with_escapes(tmp_path: Path) -> None:
+    """Linux allows any bytes in the names of files."""
+    name = os.fsdecode(b"donn\xe9es")
+    folder = synthetic_records.write(
+        tmp_path / name, steps=12, change=lambda start: replace(start, config={"model_name_or_path": f"/{name}"})
+    )
+    document = json.loads(data_of(report.write(folder).read_text(encoding="utf-8")))
+    assert document["title"].startswith("/donn\udce9es in donn")
+
+
 @pytest.mark.parametrize("text", ["</script>", "<!--", "a & b", "\u2028\u2029", 'quote " \\'])
 def test_json_for_a_script_element_is_json_without_html(text: str) -> None:
     written = render.json_text({"text": text})
