@@ -107,10 +107,11 @@ def _verdict(state: str, job: Job, end: Event | None, rank: int, seconds: float)
     if end is None:
         return f"Still running, or killed: no end is recorded after{took}."
     if state == "failed":
-        who = f" on rank {rank}" if job.world_size > 1 else ""
+        who = f" on rank {rank}" if job.world_size > 1 and not end.text.startswith("rank ") else ""
         return f"Failed{who} after{took}" + (f": {_shortened(end.text)}" if end.text else ".")
     if state == "stopped":
-        return f"Stopped by {end.text} after{took}."
+        how = f"by {end.text}" if end.text.startswith("SIG") else f"{end.text},"
+        return f"Stopped {how} after{took}."
     if planned and job.step < planned:
         return f"Ended early, after{took}."
     return f"Finished{took}." if steps else f"Finished in{took}."

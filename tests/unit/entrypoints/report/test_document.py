@@ -93,6 +93,20 @@ def test_a_stopped_job_shows_the_signal(tmp_path: Path) -> None:
     assert (of.state, of.verdict) == ("stopped", "Stopped by SIGTERM after 100 of 100 steps in 3 min 20 s.")
 
 
+def test_a_job_that_was_asked_to_end_is_stopped_on_request(tmp_path: Path) -> None:
+    text = "on request, with a checkpoint"  # of entrypoints.rank.worker
+    synthetic_records.write(tmp_path, end=Event(synthetic_records.BEGIN + 200, 100, "stop", text=text))
+    expected = "Stopped on request, with a checkpoint, after 100 of 100 steps in 3 min 20 s."
+    assert page(tmp_path).verdict == expected
+
+
+def test_a_failure_that_names_its_rank_names_no_other(tmp_path: Path) -> None:
+    """Rank 0 has the failures of ranks without records."""
+    text = "rank 1 (local 1, node 0) was killed by SIGKILL"
+    synthetic_records.write(tmp_path, end=Event(synthetic_records.BEGIN + 200, 100, "failure", text=text))
+    assert page(tmp_path).verdict == f"Failed after 100 of 100 steps in 3 min 20 s: {text}"
+
+
 def test_a_resumed_job_counts_the_repeated_steps(tmp_path: Path) -> None:
     for rank in range(2):
         first = synthetic_records.start(rank, 2, 2, 100)
