@@ -60,8 +60,11 @@ def read_limits(root: Path = Path("/")) -> Limits:
 
 
 def throttled_seconds(root: Path = Path("/")) -> float:
-    """How long the CPU quota has paused this container's processes so far; 0 without a quota."""
-    return _counter("cpu", _THROTTLED_SECONDS, root)
+    """How long a CPU quota has paused this container's processes so far; 0 without a quota.
+
+    The kernel counts the pauses in the group that has the quota, and 0 in those below.
+    """
+    return max(_counters("cpu", _THROTTLED_SECONDS, root), default=0.0)
 
 
 class OutOfMemoryKills:
@@ -76,21 +79,24 @@ class OutOfMemoryKills:
 
     def any_new(self) -> bool:
         """Whether any kill happened since construction or the last `forget`."""
-        return _counter("memory", _OUT_OF_MEMORY_KILLS, self._root) > self._before
+        return self._kills() > self._before
 
     def forget(self) -> None:
         """Ignore the kills so far."""
-        self._before = _counter("memory", _OUT_OF_MEMORY_KILLS, self._root)
+        self._before = self._kills()
+
+    def _kills(self) -> float:
+        """The parents' counters include other containers."""
+        return next(_counters("memory", _OUT_OF_MEMORY_KILLS, self._root), 0.0)
 
 
-def _counter(controller: str, places: Mapping[bool, tuple[str, str, float]], root: Path) -> float:
-    """The counter of the process's group, or of its nearest parent that has one; 0 if none has."""
+def _counters(controller: str, places: Mapping[bool, tuple[str, str, float]], root: Path) -> Iterator[float]:
+    """The counters of the process's group and of its parents, as far as they have one."""
     for folder, version_2 in _folders(root).get(controller, ()):
         name, key, factor = places[version_2]
         for line in files.text(folder / name).splitlines():
             if line.startswith(f"{key} "):
-                return int(line.split()[1]) * factor
-    return 0
+                yield int(line.split()[1]) * factor
 
 
 def _folders(root: Path) -> dict[str, list[tuple[Path, bool]]]:
