@@ -152,7 +152,7 @@ def run(pin_name: str | None, ranks: int, only: str, as_json: bool) -> None:
 
 
 def show(comparison: Comparison, result: Path) -> None:
-    """Print the counts and every test with different results."""
+    """Print the counts, and the tests that have different results or whose ranks were terminated."""
     console = Console()
     title = f"torch's suite, {comparison.ranks} ranks, {comparison.date}"
     counts = Table("backend", "passed", "failed", "skipped", "seconds", title=title, title_justify="left")
@@ -161,11 +161,12 @@ def show(comparison: Comparison, result: Path) -> None:
         cells = [str(found[status]) for status in ("passed", "failed", "skipped")]
         counts.add_row(backend, *cells, f"{comparison.seconds[backend]:.0f}")
     console.print(counts)
-    differences = Table(title="differences", title_justify="left")
+    differences = Table(title="differences and terminated tests", title_justify="left")
     for column in ("test", "ccl", "gloo", "reason"):
         differences.add_column(column, overflow="fold")
+    hung = comparison.hung()
     for row in comparison.rows:
-        if row.ccl != row.gloo:
+        if row.ccl != row.gloo or row in hung:
             differences.add_row(row.test, row.ccl, row.gloo, row.known or row.reason)
     console.print(differences)
     console.print(f"all tests: {shown(result)}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tooling.basis.paths import ROOT
 from tooling.checks import conformance
 from tooling.checks.conformance import Comparison, Row
@@ -24,14 +26,16 @@ def test_only_tests_that_pass_with_gloo_and_not_with_ccl_are_differences() -> No
     assert compared.counts("ccl") == {"passed": 2, "failed": 3, "skipped": 1}
 
 
-def test_resolved_differences_and_terminated_tests_are_reported() -> None:
+def test_resolved_differences_and_terminated_tests_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     hung = "RuntimeError: Process 1 terminated or timed out after 45.1 seconds"
     compared = comparison(
         Row("test_sparse_all_reduce_sum", "passed", "passed", "", "ccl has no sparse tensors"),
-        Row("test_barrier", "failed", "passed", hung, ""),
+        Row("test_barrier", "failed", "failed", hung, ""),
     )
     assert compared.resolved() == ["test_sparse_all_reduce_sum"]
     assert [row.test for row in compared.hung()] == ["test_barrier"]
+    conformance.show(compared, ROOT / "3.json")
+    assert "test_barrier" in capsys.readouterr().out
 
 
 def test_the_documented_differences_are_the_known_ones() -> None:
