@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
@@ -22,10 +22,7 @@ PORTS = 500
 
 @dataclass(frozen=True)
 class Job:
-    """Raises UsageError, one line with all options that cannot be used.
-
-    `environment` maps a variable to its value, or to None if the value comes from the environment of ./inv launch.
-    """
+    """Raises UsageError, one line with all options that cannot be used."""
 
     command: tuple[str, ...]
     hosts: Annotated[
@@ -38,9 +35,7 @@ class Job:
     name: Annotated[
         str, "the job's name; jobs with different names and different --port can run at the same time"
     ] = "job"
-    pin: Annotated[str | None, "the row of ./inv matrix whose image every host has; default: the default pin"] = (
-        None
-    )
+    pin: Annotated[str | None, "the row of ./inv matrix whose image every host has; default: its first row"] = None
     image_lock: Annotated[
         str | None, "run the image in this image.lock.json of ./inv push; hosts without it pull it by digest"
     ] = None
@@ -56,31 +51,20 @@ class Job:
     memory: compose.MemoryOption = None
     port: Annotated[int, "where the ranks meet; the job also uses the next 499 ports"] = contract.MASTER_PORT
 
-    nodes: tuple[Host, ...] = field(init=False)
-    local_world_size: int = field(init=False)
-    image: str = field(init=False)
-    environment: Mapping[str, str | None] = field(init=False)
-
     def __post_init__(self) -> None:
         check_all(
             [
-                self._find_nodes,
+                lambda: self.local_world_size,
                 partial(compose.check_name, self.name),
                 partial(compose.check_launcher, self.launcher),
                 partial(compose.check_memory, self.memory),
                 partial(compose.check_command, self.command, "launch --hosts hosts"),
                 self._check_port,
                 *(partial(_check_path, flag, getattr(self, flag)) for flag in ("data", "output", "hub")),
-                lambda: object.__setattr__(self, "image", self._image()),
-                lambda: object.__setattr__(self, "environment", up.variables(self.env)),
+                lambda: self.image,
+                lambda: self.environment,
             ]
         )
-
-    def _find_nodes(self) -> None:
-        if not self.hosts:
-            raise UsageError("launch needs --hosts: a file with a host's name on each line")
-        object.__setattr__(self, "nodes", read_hosts(Path(self.hosts)))
-        object.__setattr__(self, "local_world_size", ranks_on_each(self.nodes, self.ranks_per_node))
 
     def _check_port(self) -> None:
         if not 1024 <= self.port <= 65536 - PORTS:
@@ -88,8 +72,27 @@ class Job:
                 f"--port is {self.port}, expected 1024 to {65536 - PORTS}: the job uses {PORTS} ports from there"
             )
 
-    def _image(self) -> str:
+    @cached_property
+    def nodes(self) -> tuple[Host, ...]:
+        """The hosts in the order of the file: rank 0 runs on the first."""
+        if not self.hosts:
+            raise UsageError("launch needs --hosts: a file with a host's name on each line")
+        return read_hosts(Path(self.hosts))
+
+    @cached_property
+    def local_world_size(self) -> int:
+        """The ranks on each host."""
+        return ranks_on_each(self.nodes, self.ranks_per_node)
+
+    @cached_property
+    def image(self) -> str:
+        """The image's name, or its digest with --image-lock."""
         return Choice(self.pin, image_lock=self.image_lock, key=self.key).reference
+
+    @cached_property
+    def environment(self) -> Mapping[str, str | None]:
+        """The value of each variable, or None if the value comes from the environment of ./inv launch."""
+        return up.variables(self.env)
 
     @property
     def mpirun(self) -> bool:
