@@ -1,9 +1,9 @@
 """Files that several processes use: hashes, atomic writes, and locks."""
 
-import errno
 import fcntl
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import file_digest
@@ -22,8 +22,12 @@ def sha256_of(path: Path) -> str:
 def create_writable(folder: Path) -> None:
     """Create a folder unless it exists. Raises OSError, also if this user cannot write to it."""
     folder.mkdir(parents=True, exist_ok=True)
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    check_writable(folder)
+
+
+def check_writable(folder: Path) -> None:
+    """Raises OSError if this user cannot create files in the folder."""
+    tempfile.TemporaryFile(dir=folder).close()
 
 
 def write_atomic(path: Path, text: str) -> None:

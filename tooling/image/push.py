@@ -4,11 +4,10 @@ A push never moves and never overwrites a tag. It writes image.lock.json last, a
 """
 
 import hashlib
-import tempfile
 from pathlib import Path
 
 from tooling.basis.errors import UsageError
-from tooling.basis.files import sha256_of, write_atomic
+from tooling.basis.files import check_writable, sha256_of, write_atomic
 from tooling.basis.paths import ROOT
 from tooling.basis.say import say
 from tooling.engine import api, docker
@@ -96,7 +95,7 @@ def check_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise UsageError(f"--output is '{folder}', expected an existing folder")
     try:
-        tempfile.TemporaryFile(dir=folder).close()
+        check_writable(folder)
     except OSError as error:
         raise UsageError(f"--output is '{folder}', expected a folder that is writable: {error.strerror}") from None
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
+import tempfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -23,7 +24,7 @@ def test_a_folder_that_cannot_be_written_to_is_reported_by_its_name(
     given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output, "FOLDER", tmp_path)
-    monkeypatch.setattr(os, "access", lambda _path, mode: mode == os.R_OK)
+    monkeypatch.setattr(tempfile, "TemporaryFile", Mock(side_effect=PermissionError(13, "Permission denied")))
     with pytest.raises(UsageError, match=f"^bench: {tmp_path}: Permission denied, expected a folder that you can"):
         output.folder(str(tmp_path) if given else None)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -114,7 +116,7 @@ def test_an_existing_output_folder_of_another_user_is_refused(
     prepare = cluster.writable_folder if default else cluster.users_folder
     (tmp_path / "file").touch()
     assert prepare(tmp_path) == tmp_path
-    monkeypatch.setattr(os, "access", lambda _path, mode: not mode & os.W_OK)
+    monkeypatch.setattr(tempfile, "TemporaryFile", Mock(side_effect=PermissionError(13, "Permission denied")))
     with pytest.raises(
         UsageError, match=f"^output folder {tmp_path}: Permission denied: choose a folder that you"
     ):
