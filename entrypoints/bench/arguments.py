@@ -24,8 +24,6 @@ from entrypoints.placement.detect import DistributedEnvironment
 
 # A longer collective has failed. The default of training, half an hour, is for stragglers.
 TIMEOUT_SECONDS = 120.0
-# The Ice Lake guide's job on two nodes, by ./inv bench scaling: 0.16 s for 433 MB at 25 Gbit/s, 1.37 s a step.
-RATIO = 0.12
 
 
 @dataclass(frozen=True)
@@ -94,8 +92,8 @@ class Scaling(Common):
         type=several(check_backend), metavar="A,B",
     )  # fmt: skip
     ratio: float = option(
-        "--ratio", "sets the batch: all_reduce takes R times the computing time (default: %(default)g)", RATIO,
-        type=positive_number, metavar="R",
+        "--ratio", "sets the batch: all_reduce takes R times the computing time (default: %(default)g)",
+        cases.GUIDES_RATIO, type=positive_number, metavar="R",
     )  # fmt: skip
     length: int = option("--length", "tokens per sample (default: 32)", 32, type=positive_integer, metavar="N")
     seconds: float = duration("--seconds", "approximate time to measure", 60.0)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
+from entrypoints.bench.cases import GUIDES_RATIO
 from entrypoints.machine import topology
 from tooling.basis.console import JsonOption
 from tooling.basis.errors import UsageError
@@ -14,9 +15,6 @@ from tooling.forecast.request import node_counts
 from tooling.image.choice import Choice
 
 CLUSTER = "scaling"
-# The predicted ratio of communication to computing of QQP on two nodes, the longest job of the guides
-# (tests/unit/tooling/forecast/test_published.py).
-GUIDES_RATIO = 0.1196
 
 
 @dataclass(frozen=True)

@@ -60,12 +60,12 @@ def rows(measured: Measured) -> list[dict[str, Any]]:
     An efficiency is the median of the ratios of all rounds: a slow round has no effect. `efficiency_to_apart`
     compares with the same nodes without an exchange of gradients, which shows the limits of the machine.
     """
-    alone = _phase(measured, 1, None)["seconds"]
+    alone = _apart(measured, 1)["seconds"]
     result = []
     for phase in measured["phases"]:
         seconds = median(phase["seconds"])
         nodes = phase["nodes"]
-        apart = _phase(measured, nodes, None)["seconds"]
+        apart = _apart(measured, nodes)["seconds"]
         result.append(
             {
                 "nodes": nodes,
@@ -87,7 +87,7 @@ def ratios(measured: Measured) -> dict[str, float]:
     """For each backend: the time to all_reduce the gradients between two nodes, to the time of a step on one."""
     return {
         phase["backend"]: round(
-            _all_reduce(phase, measured["gradient_bytes"]) / median(_phase(measured, 1, None)["seconds"]), 4
+            _all_reduce(phase, measured["gradient_bytes"]) / median(_apart(measured, 1)["seconds"]), 4
         )
         for phase in measured["phases"]
         if phase["nodes"] == FITTED_ON and phase["backend"]
@@ -135,7 +135,7 @@ def fitted(measured: Measured, phase: Mapping[str, Any], cores: float) -> tuple[
     small = min(one["bytes"] for one in phase["all_reduce"])
     latency = _all_reduce(phase, small)
     bandwidth = size / max(1e-9, _all_reduce(phase, size) - latency)
-    alone = _phase(measured, 1, None)["seconds"]
+    alone = _apart(measured, 1)["seconds"]
     inputs = Inputs(
         samples_per_second=Estimate.exact(batch * ranks / median(alone)),
         bytes_per_second=Estimate.within(bandwidth, 0.2),
@@ -164,9 +164,10 @@ def _relative(values: Sequence[float], others: Sequence[float]) -> list[float]:
     return [value / other for value, other in zip(values, others, strict=True)]
 
 
-def _phase(measured: Measured, nodes: int, backend: str | None) -> Mapping[str, Any]:
+def _apart(measured: Measured, nodes: int) -> Mapping[str, Any]:
+    """The phase with this number of nodes and no exchange of gradients."""
     result: Mapping[str, Any] = next(
-        phase for phase in measured["phases"] if (phase["nodes"], phase["backend"]) == (nodes, backend)
+        phase for phase in measured["phases"] if (phase["nodes"], phase["backend"]) == (nodes, None)
     )
     return result
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from entrypoints.bench.cases import GUIDES_RATIO
 from tooling.basis.paths import ROOT
-from tooling.bench.scaling import GUIDES_RATIO
 from tooling.forecast import models
 from tooling.forecast.estimate import Estimate
 from tooling.forecast.inputs import OVERLAP, link_inputs, parse_network
