@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
-from entrypoints.adapt.step_clock import StepClock, StepRecords
+from entrypoints.adapt.step_clock import StepClock, StepRecorder
 
 METHODS = ("get_batch_samples", "training_step", "compute_loss", "log")
 
@@ -35,7 +35,7 @@ class Switch(TrainerCallback):
     def __init__(self, trainer: Trainer, with_records: bool) -> None:
         self._trainer = trainer
         self._without = {name: getattr(trainer, name) for name in METHODS}
-        self._records = StepRecords(StepClock(trainer)) if with_records else None
+        self._records = StepRecorder(StepClock(trainer)) if with_records else None
         self._with = {name: getattr(trainer, name) for name in METHODS}
         self._order = [True, False]
         self.seconds: list[tuple[bool, float, float]] = []

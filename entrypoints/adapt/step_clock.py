@@ -196,8 +196,8 @@ def figures(steps: Steps, world_size: int) -> dict[str, float]:
     return {name: round(value, 4) for name, value in found.items()}
 
 
-class StepRecords(TrainerCallback):
-    """Writes the records of one Trainer while it trains."""
+class StepRecorder(TrainerCallback):
+    """Writes the records of one Trainer while it trains. step_records attaches it to the Trainers of scripts."""
 
     def __init__(self, clock: StepClock) -> None:
         self._clock = clock

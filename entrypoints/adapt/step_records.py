@@ -24,9 +24,9 @@ def _hook(situation: Situation, module: Any) -> None:
         return
 
     def attach(trainer: Any) -> None:
-        from entrypoints.adapt.step_clock import StepClock, StepRecords
+        from entrypoints.adapt.step_clock import StepClock, StepRecorder
 
-        trainer.add_callback(StepRecords(StepClock(trainer)))
+        trainer.add_callback(StepRecorder(StepClock(trainer)))
 
     after_creation(module.Trainer, attach)
 

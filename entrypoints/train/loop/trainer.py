@@ -17,7 +17,7 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from entrypoints.adapt import balanced_ranks, gradients, no_padding
-from entrypoints.adapt.step_clock import StepClock, StepRecords
+from entrypoints.adapt.step_clock import StepClock, StepRecorder
 from entrypoints.cli.errors import UsageError
 from entrypoints.group.create import agreement, gather
 from entrypoints.operators.output_layer import OutputLayer
@@ -77,7 +77,7 @@ class CpuTrainer(Trainer):
             resume.IntervalsOfFlags(),
             self.losses,
             Progress(self.speed, self.args.world_size),
-            *([StepRecords(self.clock)] if records else []),
+            *([StepRecorder(self.clock)] if records else []),
         ):
             self.add_callback(callback)
 
