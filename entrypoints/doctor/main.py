@@ -1,4 +1,4 @@
-"""`doctor [--json]`: check this container for a training job; about 15 seconds on two cores.
+"""`doctor [--json]`: check this container for a training job; about 13 seconds on two cores.
 
     doctor --quick                                   # only checks that need no ranks; a second
     doctor --local-world-size 2                      # check for two ranks here

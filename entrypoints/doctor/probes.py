@@ -47,18 +47,16 @@ def speed() -> None:
     )
 
 
-def products(
-    first: Callable[[], object], second: Callable[[], object], clock: Callable[[], float] = time.perf_counter
-) -> tuple[float, float]:
+def products(first: Callable[[], object], second: Callable[[], object]) -> tuple[float, float]:
     """The median seconds of both calls, timed in turn: a disturbance affects both. Takes about PAIRS_SECONDS."""
-    end = clock() + PAIRS_SECONDS
+    end = time.perf_counter() + PAIRS_SECONDS
     taken: tuple[list[float], list[float]] = ([], [])
     for turn in range(PAIRS_WARM_UP + PAIRS):
         for call, seconds in zip((first, second), taken):
-            began = clock()
+            began = time.perf_counter()
             call()
-            seconds.append(clock() - began)
-        if clock() > end and turn:
+            seconds.append(time.perf_counter() - began)
+        if time.perf_counter() > end and turn:
             break
     kept = PAIRS_WARM_UP if len(taken[0]) > 2 * PAIRS_WARM_UP else 1
     return statistics.median(taken[0][kept:]), statistics.median(taken[1][kept:])

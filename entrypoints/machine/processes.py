@@ -83,20 +83,20 @@ def mapped_files(maps: Path = PROC / "self/maps") -> frozenset[str]:
     return frozenset(line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if line.count("/"))
 
 
-def state(pid: int, proc: Path = PROC) -> str:
+def state(pid: int) -> str:
     """The state of a process as in proc(5): T is stopped, Z is a zombie. Empty if the process does not exist."""
-    return (_stat(pid, proc) or [""])[0]
+    return (_stat(pid) or [""])[0]
 
 
-def children(pid: int, proc: Path = PROC) -> list[int]:
+def children(pid: int) -> list[int]:
     """The child processes of `pid`."""
-    numbers = (int(path.name) for path in proc.iterdir() if path.name.isdigit())
-    return sorted(number for number in numbers if _stat(number, proc)[1:2] == [str(pid)])
+    numbers = (int(path.name) for path in PROC.iterdir() if path.name.isdigit())
+    return sorted(number for number in numbers if _stat(number)[1:2] == [str(pid)])
 
 
-def variables(pid: int, proc: Path = PROC) -> dict[str, str]:
+def variables(pid: int) -> dict[str, str]:
     """The environment with which a process was started; empty if it cannot be read."""
-    entries = files.text(proc / str(pid) / "environ").split("\0")
+    entries = files.text(PROC / str(pid) / "environ").split("\0")
     return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
 
@@ -125,6 +125,6 @@ def _status(process: Path) -> dict[str, str]:
     return dict(re.findall(r"^(\w+):[ \t]*(.*)$", (process / "status").read_text(), re.MULTILINE))
 
 
-def _stat(pid: int, proc: Path) -> list[str]:
+def _stat(pid: int) -> list[str]:
     """The fields after the name (which may hold anything): state, parent, ..."""
-    return files.text(proc / str(pid) / "stat").rpartition(")")[2].split()
+    return files.text(PROC / str(pid) / "stat").rpartition(")")[2].split()

@@ -54,9 +54,9 @@ def extremes(points: Sequence[Point], most: int = MOST) -> list[Point]:
     return kept
 
 
-def intervals(ranks: Mapping[int, Sequence[Steps]], most: int = MOST) -> list[Interval]:
-    """The steps of all ranks in at most `most` intervals of the same number of steps."""
-    ends = _ends(sorted({one.step for steps in ranks.values() for one in steps}), most)
+def intervals(ranks: Mapping[int, Sequence[Steps]]) -> list[Interval]:
+    """The steps of all ranks in at most MOST intervals of the same number of steps."""
+    ends = _ends(sorted({one.step for steps in ranks.values() for one in steps}), MOST)
     found = [Interval(end) for end in ends]
     for rank, steps in ranks.items():
         for place, part in groupby(steps, key=lambda one: bisect.bisect_left(ends, one.step)):
@@ -75,13 +75,13 @@ def mean_losses(ranks: Mapping[int, Sequence[Steps]]) -> list[Point]:
     return [Point(step, time, loss / number) for step, (loss, number, time) in sorted(sums.items())]
 
 
-def moments(ranks: Mapping[int, Sequence[Sample]], most: int = MOST // 2) -> list[tuple[Point, dict[int, Sample]]]:
-    """The last sample of each rank in each of at most `most` intervals of time. The points have no value.
+def moments(ranks: Mapping[int, Sequence[Sample]]) -> list[tuple[Point, dict[int, Sample]]]:
+    """The last sample of each rank in each of at most MOST / 2 intervals of time. The points have no value.
 
     The intervals have the same number of samples, because no samples are taken while the job does not run.
     """
     longest = max(ranks.values(), key=len, default=())
-    begins = [one.time for one in longest[:: -(-len(longest) // most) or 1]]
+    begins = [one.time for one in longest[:: -(-len(longest) // (MOST // 2)) or 1]]
     found: dict[int, dict[int, Sample]] = {}
     for rank, samples in ranks.items():
         for one in samples:

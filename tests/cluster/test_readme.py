@@ -103,7 +103,7 @@ def test_the_documented_command_works(command: str, image: str, shared_tag: None
 
 
 def test_the_demo_has_written_its_result(image: str) -> None:
-    document = json.loads(demo.RESULT.read_text())
+    document = json.loads((demo.FOLDERS[demo.CLASSIFICATION] / "result.json").read_text())
     assert documents.missing("result", document) == []
     assert (document["pin"], document["nodes"], document["world_size"]) == ("2.13", 2, 2)
     assert document["bf16"] is True

@@ -1,4 +1,4 @@
-"""The folders of a checkout. All files that the stack writes are in .cache/, except .venv/."""
+"""The folders of a checkout. `./inv` writes to .cache/, .venv/, images/status.json and images/locks/."""
 
 import errno
 from pathlib import Path

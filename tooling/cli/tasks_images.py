@@ -58,7 +58,7 @@ def build(
 
 @Task
 def push(
-    registry: Annotated[str, "HOST[:PORT]/NAME; docker login provides the credentials"] = "",
+    registry: Annotated[str, "required: HOST[:PORT]/NAME; docker login provides the credentials"] = "",
     pin: PinOption = None,
     with_: WithOption = (),
     torch_source: TorchSourceOption = "",

@@ -36,7 +36,6 @@ TaskOption = Annotated[
     str, f"what to train: {CLASSIFICATION} (an encoder, with its accuracy) or {SFT} (a decoder, with its answers)"
 ]
 FOLDERS = {CLASSIFICATION: CACHE / "demo", SFT: CACHE / "demo-sft"}
-RESULT = FOLDERS[CLASSIFICATION] / "result.json"
 # The least rise of the metric. An untrained classifier of eight labels has an accuracy of about 1/8.
 CLEAR_RISE = 0.3
 # Of all ranks together, so that any number of ranks makes the same steps with the same data.

@@ -32,21 +32,21 @@ def of_cluster(name: str) -> list[str]:
     return [*left.splitlines(), *([f"keys {keys}"] if keys.exists() else [])]
 
 
-def orphans(containers: frozenset[str], processes: Path = Path("/proc")) -> list[str]:
+def orphans(containers: frozenset[str]) -> list[str]:
     """Processes (including shims) on this machine of those `containers` (IDs) that the engine has removed.
 
     A process that ends within SETTLE_SECONDS is not listed. Finds nothing if the engine runs on another machine.
     """
     deadline = time.monotonic() + SETTLE_SECONDS
-    while found := _orphans(containers, processes):
+    while found := _orphans(containers):
         if time.monotonic() > deadline:
             return [f"process {number}" for number in found]
         time.sleep(_POLL_SECONDS)
     return []
 
 
-def _orphans(containers: frozenset[str], processes: Path) -> list[str]:
-    seen = {process.name: _containers(process) & containers for process in processes.glob("[0-9]*")}
+def _orphans(containers: frozenset[str]) -> list[str]:
+    seen = {process.name: _containers(process) & containers for process in Path("/proc").glob("[0-9]*")}
     known = set(docker.output("ps", "--all", "--quiet", "--no-trunc").split())
     return sorted((number for number, names in seen.items() if names - known), key=int)
 

@@ -1,4 +1,4 @@
-"""The commands for local clusters: `./inv up`, `down`, `logs` and `status`.
+"""The commands for local clusters: `./inv up`, `down`, `logs`, `status` and `watch`.
 
 They parse options, choose a cluster and restart it after failures. tooling.cluster.run runs a cluster once.
 """

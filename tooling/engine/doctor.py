@@ -52,11 +52,11 @@ def check_system(host: Host, machine: str) -> Check:
     return judge("system", machine in ("x86_64", "AMD64"), detail, fix, Status.ERROR)
 
 
-def check_disk(name: str, path: Path, free: int, needed: int = DEMO_DISK) -> Check:
-    """`free` and `needed` in bytes."""
+def check_disk(name: str, path: Path, free: int) -> Check:
+    """`free`: in bytes."""
     detail = f"{free / GIGABYTE:.0f} GB free at {path}"
-    fix = f"free some space: the demo needs about {needed / GIGABYTE:.0f} GB"
-    return judge(name, free >= needed, detail, fix, Status.ERROR if free < needed / 2 else Status.WARNING)
+    fix = f"free some space: the demo needs about {DEMO_DISK / GIGABYTE:.0f} GB"
+    return judge(name, free >= DEMO_DISK, detail, fix, Status.ERROR if free < DEMO_DISK / 2 else Status.WARNING)
 
 
 def check_memory(meminfo: str) -> Check:

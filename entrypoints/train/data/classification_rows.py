@@ -15,6 +15,7 @@ from entrypoints.train.data.language_rows import TaggedWords
 from entrypoints.train.data.tables import Table, count_and_digest, short
 
 QUESTION_COLUMNS = ("question", "context", "answers")
+_MOST_QUOTED = 5
 _ROW_NUMBERS = frozenset({"id", "idx", "index", "guid"})
 
 
@@ -223,7 +224,7 @@ def trainable(data: Questions) -> tuple[Questions, int]:
     return Questions(data.source, kept), len(data) - len(kept)
 
 
-def quoted(names: Sequence[str], most: int = 5) -> str:
+def quoted(names: Sequence[str]) -> str:
     """The first names in quotes, and how many there are besides."""
-    listed = ", ".join(f"'{name:.40}'" for name in names[:most])
-    return listed + (f" and {len(names) - most} more" if len(names) > most else "")
+    listed = ", ".join(f"'{name:.40}'" for name in names[:_MOST_QUOTED])
+    return listed + (f" and {len(names) - _MOST_QUOTED} more" if len(names) > _MOST_QUOTED else "")

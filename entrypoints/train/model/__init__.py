@@ -1,4 +1,4 @@
-"""The model: loading, adapters, sharding, compilation.
+"""The model: configuration, loading, adapters, weights in 4 bits, sharding, memory.
 
 Start with `pretrained`.
 """

@@ -63,7 +63,7 @@ def test_the_summary_shows_the_speed_if_it_was_measured(
 ) -> None:
     seconds = {"build": 0.0, "start": 1.0, "train": 2.0}
     result = {**RESULT, "pin": "2.13", "image": "sha256:0123", "nodes": 2, "seconds": seconds}
-    demo.summarize({**result, "train_samples_per_second": rate}, demo.RESULT, passed=True)
+    demo.summarize({**result, "train_samples_per_second": rate}, Path("result.json"), passed=True)
     assert expected in capsys.readouterr().out
 
 
