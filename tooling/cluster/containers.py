@@ -43,8 +43,8 @@ def start(document: Mapping[str, Any], file: Path, endpoint: str) -> list[str]:
         file.write_text(yaml.render([{**document, "services": services}]), encoding="utf-8")
         if podman.is_podman(info):
             return _start(client, project, document["networks"]["cluster"], services)
-    _compose(project, "--file", str(file), "up", "--detach", "--no-build", "--pull=never")
-    return _compose(project, "ps", "--all", "--quiet", "--no-trunc").split()
+        _compose_up(project, file)
+        return _containers(client, project)
 
 
 def _start(
@@ -59,17 +59,18 @@ def _start(
     return created
 
 
-def _compose(project: str, *arguments: str) -> str:
-    """The output of `docker compose`.
+def _compose_up(project: str, file: Path) -> None:
+    """Start the containers with docker compose, whatever the user's own COMPOSE_* variables are.
 
     If it fails, raises EngineLostError if the engine does not answer, otherwise UsageError with its last line.
     """
-    command = ["docker", "compose", "--project-name", project, *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = ["docker", "compose", "--project-name", project, "--file", str(file)]
+    command += ["up", "--detach", "--no-build", "--pull=never"]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("COMPOSE_")}
+    result = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         error = EngineLostError if find.find().engine is None else UsageError
         raise error(f"{' '.join(command[:4])} … failed: {last_line(result.stderr)}")
-    return result.stdout
 
 
 def stop(project: str, endpoint: str) -> None:

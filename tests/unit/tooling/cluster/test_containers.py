@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from entrypoints.machine.facts import Core
 from tooling.basis.errors import UsageError
-from tooling.cluster import compose
+from tooling.cluster import compose, containers
 from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.containers import adapt
 
@@ -89,3 +90,26 @@ def test_sshd_runs_as_the_caller_with_a_folder_for_its_keys() -> None:
     assert adapted["tmpfs"] == ["/run/ssh:mode=1777,size=1m"]
     with pytest.raises(UsageError, match="--launcher mpirun: rootless Docker"):
         adapt(service(launcher="mpirun"), ROOTLESS_DOCKER)
+
+
+def test_docker_compose_reads_only_the_clusters_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither COMPOSE_FILE nor the .env of the user's folder, which compose reads without --file."""
+    docker = tmp_path / "bin" / "docker"
+    docker.parent.mkdir()
+    docker.write_text('#!/bin/sh\necho "$@" >>calls\nenv >>environ\n')
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", str(docker.parent), prepend=os.pathsep)
+    monkeypatch.setenv("COMPOSE_FILE", "/nonexistent.yaml")
+    monkeypatch.setenv("DOCKER_CONFIG", "its")
+    monkeypatch.chdir(tmp_path)
+    api = SimpleNamespace(containers=lambda **_: [{"Id": "1"}])
+    client = SimpleNamespace(api=api, info=lambda: DOCKER, close=lambda: None)
+    monkeypatch.setattr(containers, "connect", lambda *_: client)
+    spec = ClusterSpec("test", "image", nodes=1, command=("train",))
+    document = compose.document(spec, [Core((2,), (2,))], Path("/keys"))
+    assert containers.start(document, tmp_path / "its.yaml", "unix:///none") == ["1"]
+    for call in Path("calls").read_text().splitlines():
+        assert call.startswith(f"compose --project-name {document['name']} --file {tmp_path}/its.yaml ")
+    seen = Path("environ").read_text().splitlines()
+    assert "DOCKER_CONFIG=its" in seen
+    assert not any(line.startswith("COMPOSE_") for line in seen)
