@@ -107,6 +107,19 @@ def test_a_user_who_installs_for_the_user_gets_an_environment(tmp_path: Path) ->
         assert (process.returncode, err.count("creating .venv")) == (0, 1), err
 
 
+def test_variables_of_another_python_do_not_change_the_environment(tmp_path: Path) -> None:
+    checkout = Checkout(tmp_path / "project")
+    others = tmp_path / "others"
+    (others / "json").mkdir(parents=True)
+    (others / "json" / "__init__.py").write_text("raise ImportError('of another Python')")
+    variables = {"PYTHONPATH": str(others), "PYTHONSAFEPATH": "1", "PYTHONHOME": str(others)}
+    variables |= {"PIP_TARGET": str(others), "PIP_PREFIX": str(others)}
+    process = checkout.start(environ={**checkout.environ, **variables})
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert json.loads(out)["prefix"] == str(checkout.root / ".venv")
+
+
 def test_files_that_root_writes_for_containers_are_readable_for_their_user() -> None:
     code = """
 import atexit, os, runpy, sys
