@@ -1,7 +1,7 @@
 """Writes and reads YAML for Docker Compose (version 1.2) and kubectl (1.2 with the booleans of 1.1).
 
-PyYAML writes version 1.1, but leaves out quotes that both need: `1e-3`, `0o17` and `0X1F` are numbers for them,
-and `y` and `n` are booleans for kubectl. A command and a variable must be strings.
+PyYAML writes version 1.1, but leaves out quotes that both need: `1e-3`, `0o17`, `0X1F` and `0_9` are numbers for
+them, and `y` and `n` are booleans for kubectl. A command and a variable must be strings.
 """
 
 import re
@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
-_INTEGER = re.compile(r"[-+]?0[oOxXbB][0-9a-fA-F]+$")
+_FLOAT = re.compile(r"[-+]?(\.[0-9_]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9_]+)?$")
+_INTEGER = re.compile(r"[-+]?0[oOxXbB][0-9a-fA-F_]+$")
 _BOOLEAN = re.compile(r"[yYnN]$")
 
 

@@ -17,6 +17,13 @@ def test_a_word_that_looks_like_a_number_stays_a_word() -> None:
     assert yaml.safe_load(text) == {"command": words}
 
 
+def test_a_word_with_underscores_between_digits_stays_a_word() -> None:
+    words = ["0_9", "0o1_7", "1_0e3", "0_8e1", "1_0", "08_1.5", "0x_f", "1.5_0", "1e1_0"]
+    text = yaml_text.render([words])
+    assert text.splitlines() == [f"- '{word}'" for word in words]
+    assert yaml_text.render([["a_1", "_1", "1_a"]]).splitlines() == ["- a_1", "- _1", "- 1_a"]
+
+
 def test_a_word_that_kubectl_reads_as_a_boolean_or_a_number_stays_a_word() -> None:
     words = ["y", "Y", "n", "N", "yes", "off", "0X1F", "-0x1f", "0B11", "+0O17"]
     text = yaml_text.render([{"command": words, "env": {"n": "y"}, "flag": True}])
