@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import shutil
+import signal
 import subprocess
 import tarfile
 import tempfile
@@ -173,20 +174,19 @@ def _unpack(command: Sequence[str], folder: Path, *options: str) -> None:
     Raises UsageError if the command fails, and OSError if tar does, as on a full disk.
     """
     folder.mkdir()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as writer:
-        # Files of other users become this user's: the image needs none of its owners.
-        reader = subprocess.run(
-            ["tar", "--extract", "--no-same-owner", *options, f"--directory={folder}"],
-            stdin=writer.stdout,
-            capture_output=True,
-            check=False,
-        )
-        errors = writer.stderr.read() if writer.stderr else b""
-    if writer.returncode:
-        raise UsageError(f"{' '.join(command[:3])} failed: {last_line((errors or reader.stderr).decode())}")
-    if reader.returncode:
-        *causes, end = reader.stderr.decode().strip().splitlines()  # the last line only says that tar has failed
-        raise OSError(errno.EIO, causes[-1] if causes else end)
+    # Files of other users become this user's: the image needs none of its owners.
+    tar = ["tar", "--extract", "--no-same-owner", *options, f"--directory={folder}"]
+    with tempfile.TemporaryFile() as errors:
+        # Only tar reads the pipe: if tar ends early, the command's output ends with "broken pipe".
+        with subprocess.Popen(tar, stdin=subprocess.PIPE, stderr=errors) as reader:
+            writer = subprocess.run(command, stdout=reader.stdin, stderr=subprocess.PIPE, check=False)
+        errors.seek(0)
+        lines = errors.read().decode(errors="replace").strip().splitlines()
+    message = writer.stderr.decode(errors="replace")
+    if writer.returncode not in (0, -signal.SIGPIPE) and "broken pipe" not in message.lower():
+        raise UsageError(f"{' '.join(command[:3])} failed: {last_line(message)}")
+    if reader.returncode:  # the last of several lines only says that tar has failed
+        raise OSError(errno.EIO, lines[-2:][0] if lines else f"tar ended with {reader.returncode}")
 
 
 def _add(archive: tarfile.TarFile, name: str, text: str) -> None:

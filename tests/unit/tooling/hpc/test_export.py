@@ -148,6 +148,20 @@ def test_a_command_that_fails_is_the_cause_of_an_incomplete_archive(unpack: Call
         unpack("echo the engine is gone >&2; exit 1")
 
 
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [("exit 1", "tar ended with 1"), ("kill -9 $$", "tar ended with -9")],
+    ids=["error", "killed"],
+)
+def test_a_tar_that_ends_early_is_the_cause(
+    end: str, reason: str, unpack: Callable[[str], None], tmp_path: Path
+) -> None:
+    (tmp_path / "bin" / "tar").write_text(f"#!/bin/sh\n{end}\n")
+    with pytest.raises(UsageError, match=f"/new cannot be written: {reason}: choose"):
+        unpack("echo warning >&2; exec head -c 10000000 /dev/zero")
+
+
 def test_the_output_appears_when_it_is_complete(tmp_path: Path, run: Run) -> None:
     def write(path: Path) -> None:
         assert (path.name, path.exists()) == ("image.sif", False)
