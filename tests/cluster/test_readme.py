@@ -31,6 +31,8 @@ README = commands(ROOT / "README.md")
 COMMANDS = [*README, *(line for page in sorted((ROOT / "docs").glob("*.md")) for line in commands(page))]
 # The command that runs this test; the other tests cover it.
 ITSELF = "./inv test"
+# Other commands of docs/, which use an output folder, and what they print. The test gives them the demo's folder.
+ON_OUTPUT = {" report /output": "/output/report.html", "pipeline(": "'label': "}
 # What the output of a command must contain, in addition to exit code 0.
 EXPECTED = {
     "./inv demo": ["demo: passed", "2 on 2 nodes, ccl, bf16"],
@@ -72,6 +74,15 @@ def run(command: str, image: str) -> str:
     return result.stdout + result.stderr
 
 
+def indented(text: str) -> str:
+    """The `docker run` command of docs/ with this text, which is in no `sh` block."""
+    lines = [
+        line.strip() for page in (ROOT / "docs").glob("*.md") for line in page.read_text("utf-8").splitlines()
+    ]
+    (found,) = {line for line in lines if line.startswith("docker run ") and text in line}
+    return found
+
+
 def test_the_readme_begins_with_its_two_commands() -> None:
     assert README[:2] == ["./inv demo", ITSELF]
 
@@ -110,3 +121,23 @@ def test_the_demo_has_written_its_result(image: str) -> None:
     assert document["image"].startswith("sha256:")
     assert document["metric_after"] - document["metric_before"] >= demo.CLEAR_RISE
     assert {"build", "start", "train"} <= document["seconds"].keys()
+
+
+@pytest.mark.parametrize("text", ON_OUTPUT)
+def test_a_documented_command_works_with_the_output_of_a_job(text: str, image: str) -> None:
+    output = demo.FOLDERS[demo.CLASSIFICATION] / "output"
+    command = indented(text).replace(PIN.shared_tag, image)
+    command = command.replace('"$PWD/output:', f'"{output}:').replace(" ./output:", f" {output}:")
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert ON_OUTPUT[text] in done.stdout
+
+
+def test_the_image_has_the_documented_command_for_downloads(image: str, tmp_path: Path) -> None:
+    """Without a download: the command's help, which it prints only if it knows all options."""
+    command = indented("hf download").replace(PIN.shared_tag, image).replace(" ./data:", f" {tmp_path}:")
+    done = subprocess.run(
+        ["bash", "-c", f"{command} --help"], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--local-dir" in done.stdout
