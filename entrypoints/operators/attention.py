@@ -18,7 +18,7 @@ from entrypoints.operators import attention_bf16, attention_fp32, attention_mask
 from entrypoints.operators.attention_rule import Measured
 from entrypoints.operators.bf16_products import computed_in
 from entrypoints.operators.dropout import Rule, are_plain, draw_rule
-from entrypoints.operators.transforms import is_traced, unless_traced
+from entrypoints.operators.transforms import is_traced, replace_attention, unless_traced
 
 # Arguments: query [batch, heads, queries, features], key and value [batch, heads, keys, features], mask
 # (attention_mask.readable) or None, whether attention is causal, the factor of the scores, the dropout rule.
@@ -60,7 +60,7 @@ def install(bf16: str, widened: bool, measured: Measured | None = None) -> None:
     choice = replace(choose(bf16, widened), measured=measured)
     if original is not None and choice.kernels:
         _INSTALLED[:] = [choice]
-        functional.scaled_dot_product_attention = replaced(original, choice)
+        replace_attention(replaced(original, choice))
 
 
 def choose(bf16: str, widened: bool) -> Choice:

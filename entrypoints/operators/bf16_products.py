@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from entrypoints import contract
 from entrypoints.machine.cpus import EMULATED
+from entrypoints.operators.transforms import replace_attention
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +49,7 @@ def install() -> None:
     _libraries.append(library)
     functional = torch.nn.functional
     if hasattr(functional, "scaled_dot_product_attention"):  # since 2.0
-        functional.scaled_dot_product_attention = _attention(functional.scaled_dot_product_attention)
+        replace_attention(_attention(functional.scaled_dot_product_attention))
 
 
 def _widened(out: Callable[..., Any]) -> Callable[..., Any]:

@@ -25,6 +25,15 @@ def unless_traced(changed: Callable[..., Any], original: Callable[..., Any]) -> 
     return function
 
 
+def replace_attention(function: Callable[..., Any]) -> None:
+    """Replace torch.nn.functional's attention. torch.jit.script still compiles calls of it as torch's operator."""
+    import torch
+    from torch.jit import _builtins
+
+    torch.nn.functional.scaled_dot_product_attention = function
+    _builtins._register_builtin(function, "aten::scaled_dot_product_attention")
+
+
 def is_batched(*tensors: Any) -> bool:
     """Whether a tensor stands for several: is_grads_batched of torch.autograd.grad, or torch.func.vmap."""
     import torch

@@ -147,6 +147,12 @@ def results_can_be_changed_in_place() -> None:
     wide = torch.randn(1, 2, 8, 16, requires_grad=True)
 
     def attention(given: Any) -> Any:
+def torch_jit_script_compiles_attention() -> None:
+    layer = torch.nn.TransformerEncoderLayer(16, 2, dropout=0.0, batch_first=True)
+    states = torch.randn(2, 5, 16)
+    torch.testing.assert_close(torch.jit.script(layer)(states), layer(states))
+
+
         torch.manual_seed(1)
         return functional.scaled_dot_product_attention(given, given, given, dropout_p=0.2)
 
@@ -175,3 +181,4 @@ for check in (
     torch.manual_seed(7)
     check()
     print(check.__name__, flush=True)
+    torch_jit_script_compiles_attention,
