@@ -62,9 +62,9 @@ def _widened(out: Callable[..., Any]) -> Callable[..., Any]:
 
     def operator(*tensors: torch.Tensor, **scalars: Any) -> torch.Tensor:
         dtype = tensors[0].dtype
-        if dtype is not torch.bfloat16:
-            return out(*tensors, **scalars, out=torch.empty(0, dtype=dtype))
-        result = torch.empty(0, dtype=torch.float32)
+        if any(tensor.dtype is not torch.bfloat16 for tensor in tensors):  # torch refuses different dtypes
+            return out(*tensors, **scalars, out=torch.empty(0, dtype=dtype, device="cpu"))
+        result = torch.empty(0, dtype=torch.float32, device="cpu")
         out(*(tensor.float() for tensor in tensors), **scalars, out=result)
         return result.to(dtype)
 

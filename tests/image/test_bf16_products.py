@@ -42,6 +42,26 @@ for options in ({"attn_mask": mask}, {"is_causal": True}, {"attn_mask": mask.to(
     found.float().sum().backward()
 assert all(x.grad.isfinite().all() and x.grad.abs().sum() > 0 for x in (q, v))
 assert F.scaled_dot_product_attention(q, k, v).dtype is torch.float32
+for product in (
+    lambda: torch.mm(a, b.float()),
+    lambda: F.linear(a, b.t().float()),
+    lambda: torch.addmm(bias, a.float(), b.float()),
+    lambda: torch.addmm(bias, a, b.float()),
+    lambda: torch.bmm(many[0], many[1].float()),
+    lambda: torch.baddbmm(many[0][..., :9], many[0], many[1].float()),
+    lambda: torch.mm(a, b.long()),
+):
+    try:
+        product()
+    except RuntimeError as error:
+        assert "type" in str(error), error
+    else:
+        raise AssertionError("operands of different dtypes were accepted")
+with torch.device("meta"):
+    assert torch.equal(a @ b, wide.to(BF)) and torch.equal(a.float() @ b.float(), wide)
+layer = torch.nn.TransformerEncoderLayer(16, 2, dropout=0.0, batch_first=True)
+states = torch.randn(2, 5, 16)
+torch.testing.assert_close(torch.jit.script(layer)(states), layer(states))
 print("right")
 """
 
