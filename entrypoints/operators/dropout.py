@@ -54,8 +54,19 @@ def are_plain(*tensors: Any) -> bool:
     import torch
 
     active = getattr(torch._C, "_are_functorch_transforms_active", None)
-    kinds = (torch.Tensor, torch.nn.Parameter)
-    return not (active and active()) and all(type(each) in kinds and each.device.type == "cpu" for each in tensors)
+    return not (active and active()) and all(map(_is_plain, tensors))
+
+
+def _is_plain(tensor: Any) -> bool:
+    import torch
+
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and not getattr(tensor, "is_nested", False)  # since 1.12
+        and torch.autograd.forward_ad.unpack_dual(tensor).tangent is None
+    )
 
 
 def install() -> None:

@@ -20,6 +20,7 @@ from formula import (
     tensors,
 )
 from joined_rows import check_bits, check_rows
+from torch.autograd import forward_ad
 
 from entrypoints.operators import attention
 
@@ -111,7 +112,7 @@ def narrow_types_are_computed_wide_and_rounded_once() -> None:
 
 
 def what_is_not_ours_is_torchs() -> None:
-    """Without dropout, with other types and shapes, and errors."""
+    """Without dropout, with other types, shapes and layouts, with tangents, and errors."""
     torch.manual_seed(0)
     given = tensors(6, 6)
     plain = (torch.randn(6, 8) for _ in range(3))
@@ -119,6 +120,12 @@ def what_is_not_ours_is_torchs() -> None:
     assert OURS(*(tensor.double() for tensor in given), dropout_p=P).dtype is torch.float64
     few = torch.randn(2, 1, 6, 8)
     assert OURS(given[0], few, few, dropout_p=P, enable_gqa=True).shape == given[0].shape
+    nested = torch.nested.nested_tensor([torch.randn(3, size, 8) for size in (5, 6)])
+    for p in (0.0, P):
+        assert OURS(nested, nested, nested, dropout_p=p).is_nested
+    with forward_ad.dual_level():
+        duals = [forward_ad.make_dual(tensor, torch.ones_like(tensor)) for tensor in given]
+        assert forward_ad.unpack_dual(OURS(*duals, dropout_p=P)).tangent.any()
     bias = torch.zeros(6, 6, requires_grad=True)
     OURS(*given, attn_mask=bias, dropout_p=P).sum().backward()
     assert bias.grad is not None

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -167,7 +168,11 @@ def attention_drops_too() -> None:
 
 
 def the_rest_is_as_ever() -> None:
-    values = torch.randn(4, 5)
+    values, tangents = torch.randn(4, 5), torch.randn(4, 5)
+    with forward_ad.dual_level():
+        dual = forward_ad.unpack_dual(functional.dropout(forward_ad.make_dual(values, tangents), 0.5))
+    assert torch.equal(dual.tangent, (dual.primal != 0) * 2 * tangents)
+    assert not dropout.are_plain(values.to_sparse())
     assert functional.dropout(values, P, training=False) is values
     assert functional.dropout(values, 0.0) is values
     assert functional.dropout(values, 1.0).abs().sum() == 0
