@@ -116,7 +116,7 @@ def _function(kernel: str) -> Any:
         ) -> Any:
             query, key, value = (_contiguous_rows(tensor.detach()) for tensor in (query, key, value))
             out = _empty(query, query.shape)
-            logarithms = torch.empty(query.shape[:3], dtype=torch.float32)
+            logarithms = torch.empty(query.shape[:3], dtype=torch.float32, device="cpu")
             ctx.how = causal, factor, rule, amx
             saved = query, key, value, mask, out, starts, logarithms
             ctx.save_for_backward(*saved)

@@ -31,7 +31,7 @@ def attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, factor:
     if sharing > 1:
         key, value = (tensor.repeat_interleave(sharing, 1) for tensor in (key, value))
     if causal:
-        mask = torch.ones((1, 1, query.shape[2], key.shape[2]), dtype=torch.bool).tril()
+        mask = torch.ones((1, 1, query.shape[2], key.shape[2]), dtype=torch.bool, device="cpu").tril()
     wide = (tensor.float() for tensor in (query, key, value))
     return _function().apply(*wide, mask, factor, rule).to(query.dtype)
 
@@ -54,7 +54,7 @@ def _function() -> Any:
                 *(factor, rule.seed, rule.threshold, rule.scale),
             )
             ctx.save_for_backward(query, key, value, marked)
-            out = torch.empty((*ctx.shape[:3], value.shape[2]), dtype=torch.float32)
+            out = torch.empty((*ctx.shape[:3], value.shape[2]), dtype=torch.float32, device="cpu")
             torch.bmm(weights, value, out=out.view(-1, *out.shape[2:]))
             return out
 

@@ -109,7 +109,7 @@ class _SumAndNorm(torch.autograd.Function):
         by_added = torch.empty_like(total, dtype=added_dtype) if is_other else None
         by_weight = None
         if ctx.needs_input_grad[2]:
-            by_weight = torch.zeros(torch.get_num_threads(), weight.numel(), dtype=torch.float32)
+            by_weight = torch.zeros(torch.get_num_threads(), weight.numel(), dtype=torch.float32, device="cpu")
         described = _described(total, None, None, weight, None, inverses, 0.0)
         gradients = _NormGradients(
             *map(numbers, (by_sum, by_out, by_stream, by_added)),
@@ -173,7 +173,8 @@ class _Rotated(torch.autograd.Function):
 
 def _norm(stream: Any, weight: Any, epsilon: float, dtype: Any, added: Any = None, total: Any = None) -> Any:
     """RMSNorm of stream + added, which is written to `total`, and the inverses of its roots of mean squares."""
-    out, inverses = torch.empty_like(stream, dtype=dtype), torch.empty(stream.shape[:-1], dtype=torch.float32)
+    out = torch.empty_like(stream, dtype=dtype)
+    inverses = torch.empty(stream.shape[:-1], dtype=torch.float32, device="cpu")
     described = _described(stream, added, total, weight, out, inverses, epsilon)
     library.library().norm_forward(ctypes.byref(described))
     return out, inverses

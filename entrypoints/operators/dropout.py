@@ -46,11 +46,13 @@ def draw_rule(p: float) -> Rule | None:
     threshold = round(p * _NUMBERS)
     if p < SMALLEST_RATE or threshold >= _NUMBERS:
         return None
-    return Rule(int(torch.empty((), dtype=torch.int64).random_(-(2**63), None)) & (2**64 - 1), threshold)
+    seed = torch.empty((), dtype=torch.int64, device="cpu").random_(-(2**63), None)
+    return Rule(int(seed) & (2**64 - 1), threshold)
 
 
 def are_plain(*tensors: Any) -> bool:
-    """Whether all are tensors in this machine's memory: no subclass, and not inside a transform of torch.func."""
+    """Whether all are strided tensors in this machine's memory: no subclass, not nested, not inside a transform of
+    torch.func, and without a tangent (forward-mode differentiation)."""
     import torch
 
     active = getattr(torch._C, "_are_functorch_transforms_active", None)
@@ -120,7 +122,8 @@ def _function() -> Any:
         def backward(ctx: Any, *gradients: Any) -> Any:
             outer, (rule, strides) = gradients[0], ctx.how
             if is_batched(outer):  # each of its gradients has the shape of `outer`
-                return outer * drop(torch.ones(outer.shape, dtype=outer.dtype), rule, strides), None, None
+                ones = torch.ones(outer.shape, dtype=outer.dtype, device="cpu")
+                return outer * drop(ones, rule, strides), None, None
             return Dropout.apply(outer, rule, strides), None, None
 
     return Dropout

@@ -145,8 +145,8 @@ class _NormedSum(torch.autograd.Function):
         weight, bias = weight.contiguous(), bias.contiguous()
         centred, out = torch.empty_like(stream), torch.empty_like(stream)
         narrow = torch.empty_like(stream, dtype=_NARROW) if has_copy else None
-        inverses = torch.empty(stream.shape[:-1], dtype=torch.float32)
-        kept = torch.empty(inverses.numel(), -(-features // _LANES), dtype=torch.int16)
+        inverses = torch.empty(stream.shape[:-1], dtype=torch.float32, device="cpu")
+        kept = torch.empty(inverses.numel(), -(-features // _LANES), dtype=torch.int16, device="cpu")
         described = _Sum(
             numbers(added),
             *map(_pointer, (stream, weight, bias, centred, inverses, out, narrow, kept)),
@@ -176,7 +176,7 @@ class _NormedSum(torch.autograd.Function):
         by_stream = torch.empty_like(centred) if needs_stream else None
         sums = None
         if needs_weight or needs_bias:
-            sums = torch.zeros(2, -(-rows // _GROUP), features, dtype=torch.float32)
+            sums = torch.zeros(2, -(-rows // _GROUP), features, dtype=torch.float32, device="cpu")
         described = _Sum(
             Numbers(),
             *map(_pointer, (None, weight, None, centred, inverses, None, None, kept)),

@@ -116,7 +116,7 @@ def is_last(output: OutputLayer, model: Any) -> bool:
 def probing(model: Any) -> Iterator[dict[str, torch.Tensor]]:
     """Evaluation mode without gradients, and a row of a few different tokens, int64 [1, 8]."""
     modes = {module: module.training for module in model.modules()}
-    tokens = torch.arange(1, 9)[None] % model.get_input_embeddings().weight.shape[0]
+    tokens = torch.arange(1, 9, device="cpu")[None] % model.get_input_embeddings().weight.shape[0]
     model.eval()
     try:
         with torch.no_grad():
@@ -190,8 +190,8 @@ class _Loss(torch.autograd.Function):
 
 
 def _zeros(*shape: int) -> torch.Tensor:
-    """float32, whatever the script's default dtype is."""
-    return torch.zeros(shape, dtype=torch.float32)
+    """float32 in host memory, whatever the script's defaults are."""
+    return torch.zeros(shape, dtype=torch.float32, device="cpu")
 
 
 def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:

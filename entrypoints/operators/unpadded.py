@@ -140,7 +140,7 @@ def similar(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
 def _columns(width: int) -> Any:
     import torch
 
-    return torch.arange(width)
+    return torch.arange(width, device="cpu")
 
 
 def _spread(tokens: Any, places: Any, rows: int, width: int) -> Any:

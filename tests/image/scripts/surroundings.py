@@ -15,7 +15,7 @@ import torch
 import transformers
 from torch.nn import functional
 
-from entrypoints.operators import decoder, output_layer
+from entrypoints.operators import decoder, dropout, encoder, output_layer, unpadded
 
 BF16, FP32 = torch.bfloat16, torch.float32
 
@@ -56,6 +56,30 @@ def the_output_layer_does_not_depend_on_the_default_dtype() -> None:
                 results.append((sums, layer.weight.grad, layer.bias.grad, layer(states)))
     for others in results[1:]:
         assert all(torch.equal(one, other) for one, other in zip(results[0], others, strict=True))
+
+
+def nothing_depends_on_the_default_device() -> None:
+    states, heads = torch.randn(2, 20, 16, requires_grad=True), torch.randn(2, 4, 20, 16, requires_grad=True)
+    norm, layer, mask = torch.nn.LayerNorm(16), torch.nn.Linear(16, 50), torch.ones(2, 20, dtype=torch.int64)
+    results = []
+    for device in ("cpu", "meta"):
+        torch.manual_seed(1)
+        with torch.device(device), output_layer.OutputLayer(layer, True).labelled(mask):
+            found = (
+                *(
+                    functional.scaled_dot_product_attention(one, one, one, dropout_p=0.2, is_causal=True)
+                    for one in (heads, heads.to(BF16))
+                ),
+                *decoder.norm(states, None, norm.weight, 1e-6, FP32),
+                encoder.normed_sum(states, states.detach(), dropout.draw_rule(0.2), norm, FP32),
+                layer(states),
+            )
+            weights = states, heads, norm.weight, layer.weight
+            gradients = torch.autograd.grad(sum(one.float().sum() for one in found), weights)
+            layout = unpadded.layout_of(mask)
+            assert layout is not None
+            results.append((*found, *gradients, layout.places()))
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
 
 
 def decoders_are_torchs_under_autocast_to_float16() -> None:
@@ -123,6 +147,12 @@ def everything_compiles_without_a_break() -> None:
             compiled(**batch).loss.backward()
 
 
+def torch_jit_script_compiles_attention() -> None:
+    layer = torch.nn.TransformerEncoderLayer(16, 2, dropout=0.0, batch_first=True)
+    states = torch.randn(2, 5, 16)
+    torch.testing.assert_close(torch.jit.script(layer)(states), layer(states))
+
+
 def hooks_of_an_adapters_parts_are_called() -> None:
     kinds = ("forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook")
     for part in ("base_layer", "lora_A", "lora_B", "lora_dropout"):
@@ -147,12 +177,6 @@ def results_can_be_changed_in_place() -> None:
     wide = torch.randn(1, 2, 8, 16, requires_grad=True)
 
     def attention(given: Any) -> Any:
-def torch_jit_script_compiles_attention() -> None:
-    layer = torch.nn.TransformerEncoderLayer(16, 2, dropout=0.0, batch_first=True)
-    states = torch.randn(2, 5, 16)
-    torch.testing.assert_close(torch.jit.script(layer)(states), layer(states))
-
-
         torch.manual_seed(1)
         return functional.scaled_dot_product_attention(given, given, given, dropout_p=0.2)
 
@@ -170,15 +194,16 @@ def torch_jit_script_compiles_attention() -> None:
 
 for check in (
     attention_does_not_depend_on_the_default_dtype,
+    nothing_depends_on_the_default_device,
     the_output_layer_does_not_depend_on_the_default_dtype,
     decoders_are_torchs_under_autocast_to_float16,
     dropout_computes_several_gradients_at_once,
     other_kernels_refuse_several_gradients_and_name_the_setting,
     everything_compiles_without_a_break,
+    torch_jit_script_compiles_attention,
     hooks_of_an_adapters_parts_are_called,
     results_can_be_changed_in_place,
 ):
     torch.manual_seed(7)
     check()
     print(check.__name__, flush=True)
-    torch_jit_script_compiles_attention,
