@@ -7,6 +7,9 @@ ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ROOT / "images"
 COMPOSE = ROOT / "compose"
 CACHE = ROOT / ".cache"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_UNUSABLE = (errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 def shown(path: Path) -> Path:
@@ -14,22 +17,17 @@ def shown(path: Path) -> Path:
     return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
 
 
-def not_writable(error: OSError) -> str | None:
-    """One line for an error that denies access to a file that the stack keeps in the checkout. None for others."""
-    if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS) or not isinstance(error.filename, str | Path):
+def explain_error(error: OSError) -> str | None:
+    """One line for the error of a full disk, or of a path that this user cannot use. None for other errors."""
+    if error.errno in _FULL:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}: free some space, and run the same command again"
+    if error.errno not in (*_DENIED, *_UNUSABLE) or not isinstance(error.filename, str | Path):
         return None
     path = Path(error.filename).absolute()
-    if not any(path.is_relative_to(folder) for folder in (CACHE, IMAGES)):
-        return None
-    return (
-        f"{shown(path)}: {error.strerror}, expected a checkout that you can write to: become its owner "
-        f"(sudo chown -R $USER '{ROOT}'), or use a copy of it"
-    )
-
-
-def disk_full(error: OSError) -> str | None:
-    """One line for an error of a full disk or an exceeded quota. None for others."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-        return None
-    where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror}: free some space, and run the same command again"
+    if error.errno in _DENIED and any(path.is_relative_to(folder) for folder in (CACHE, IMAGES)):
+        return (
+            f"{shown(path)}: {error.strerror}, expected a checkout that you can write to: become its owner "
+            f"(sudo chown -R $USER '{ROOT}'), or use a copy of it"
+        )
+    return f"{path}: {error.strerror}: choose a path that you can use, or change its permissions"

@@ -22,7 +22,7 @@ from invoke.program import Program
 from entrypoints import contract
 from entrypoints.cli import errors
 from tooling.basis.errors import UsageError
-from tooling.basis.paths import ROOT, disk_full, not_writable
+from tooling.basis.paths import ROOT, explain_error
 from tooling.cli import completion
 from tooling.cli.options import Task, command_argv
 
@@ -249,7 +249,7 @@ class TaskProgram(Program):
         except errors.UsageError as error:  # of a module that is also in the image
             raise UsageError(str(error)) from error
         except OSError as error:
-            if line := not_writable(error) or disk_full(error):
+            if line := explain_error(error):
                 raise UsageError(line) from error
             raise
         except subprocess.TimeoutExpired as error:

@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -106,7 +107,9 @@ class _Collector:
 
     def add(self, value: str) -> None:
         """One value of `--with`. A value with a slash, or that ends like a file, is a path."""
-        path = Path(value).expanduser()
+        path = Path(value)
+        with suppress(RuntimeError):  # there is no such user, hence no such file
+            path = path.expanduser()
         where = f"--with {value}"
         if "://" in value:  # may have credentials, which would get into logs and labels
             self.mistakes.append(f"--with {value.partition('@')[0].partition('://')[0].strip()}: {_URL}")

@@ -136,12 +136,15 @@ def test_a_command_that_does_not_end_in_time_is_one_line(capsys: pytest.CaptureF
     assert run(SECTIONS, ["wait"], capsys) == (2, "", line)
 
 
-@pytest.mark.parametrize(("path", "code"), [("/elsewhere", errno.EACCES), (str(CACHE / "x"), errno.EEXIST)])
-def test_another_error_of_a_file_keeps_its_traceback(
-    path: str, code: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(OSError, match=path):
-        run(SECTIONS, ["write", f"--path={path}", f"--code={code}"], capsys)
+@pytest.mark.parametrize("code", [errno.EACCES, errno.ENOTDIR, errno.ENAMETOOLONG])
+def test_a_path_that_the_user_cannot_use_is_one_line(code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    line = f"/elsewhere: {os.strerror(code)}: choose a path that you can use, or change its permissions\n"
+    assert run(SECTIONS, ["write", "--path=/elsewhere", f"--code={code}"], capsys) == (2, "", line)
+
+
+def test_another_error_of_a_file_keeps_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(OSError, match="/elsewhere"):
+        run(SECTIONS, ["write", "--path=/elsewhere", f"--code={errno.EEXIST}"], capsys)
 
 
 def test_an_interrupted_task_exits_with_130(capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,3 +127,8 @@ def test_an_image_lock_cannot_be_combined_with_packages() -> None:
     with pytest.raises(UsageError, match="do not combine it with --pin, --set, --with"):
         Choice(with_=("trl",), image_lock="image.lock.json")
     assert choose.choose("2.13", packages=["a>1"]).options == "--pin 2.13 --with 'a>1'"
+
+
+def test_a_file_in_the_home_of_an_unknown_user_is_missing() -> None:
+    with pytest.raises(UsageError, match=r"^--with ~nobody-here/x-1-py3-none-any\.whl: there is no such file$"):
+        added.parse(["~nobody-here/x-1-py3-none-any.whl"])
