@@ -12,7 +12,7 @@ MPI_START_SECONDS = 60
 _RESERVED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 # Where the ranks meet. srun sets neither.
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def assignment(flag: str, text: str, reserved: Sequence[str] = MEETING) -> tuple[str, str]:
@@ -27,7 +27,7 @@ def assignment(flag: str, text: str, reserved: Sequence[str] = MEETING) -> tuple
         raise UsageError(f"{flag} {name}: the launcher sets this variable: remove it")
     if name == contract.RANKS_PER_NODE:
         raise UsageError(f"{flag} {name}: use --ranks-per-node")
-    if not _VARIABLE.fullmatch(name):
+    if not VARIABLE.fullmatch(name):
         raise UsageError(f"{flag}: {name!r} is not a variable name, expected letters, digits and '_'")
     return name, value
 

@@ -192,7 +192,7 @@ def variables(words: Sequence[str]) -> dict[str, str | None]:
 
 
 def _check_variable(word: str) -> None:
-    if not word.partition("=")[0].isidentifier():
+    if not launchers.VARIABLE.fullmatch(word.partition("=")[0]):
         raise UsageError(f"--env {word!r}: expected NAME=VALUE, or NAME to pass your own value")
 
 

@@ -224,7 +224,7 @@ def _create(
 ) -> str:
     """A container with the limits of compose/*.yaml, on the host's network.
 
-    The values of job.forwarded are read from standard input, so that no argument list and no file contains them.
+    The variables of job.forwarded are read from standard input, so that no argument list and no file has them.
     """
     place = places[index]
     argv = [
@@ -251,7 +251,8 @@ def _create(
     argv.append(f"--mount=type=bind,source={place.output},target=/output")
     if job.hub:
         argv.append(f"--mount=type=bind,source={job.hub},target=/hub")
-    argv += [f"--env={name}" if value is None else f"--env={name}={value}" for name, value in environment.items()]
-    forwarded = [name for name, value in environment.items() if value is None]
-    reads = [f"IFS= read -r {name} && export {name} &&" for name in forwarded]
-    return " ".join([*reads, shlex.join([*argv, place.image_id, *command])])
+    argv += [f"--env={name}={value}" for name, value in environment.items() if value is not None]
+    if None not in environment.values():
+        return shlex.join([*argv, place.image_id, *command])
+    # Through cat, because /dev/stdin cannot be opened if standard input is a socket, as it may be under sshd.
+    return f"cat | {shlex.join([*argv, '--env-file=/dev/stdin', place.image_id, *command])}"

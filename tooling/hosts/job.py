@@ -168,15 +168,20 @@ def ranks_on_each(hosts: tuple[Host, ...], ranks_per_node: int | None) -> int:
     return ranks_per_node
 
 
-def forwarded_values(job: Job, environ: Mapping[str, str]) -> list[str]:
-    """The values of `job.forwarded`. They are sent one per line. Raises UsageError."""
+def forwarded_values(job: Job, environ: Mapping[str, str]) -> bytes:
+    """The variables of `job.forwarded` and their values, as docker's --env-file. Raises UsageError."""
     up.check_set(job.forwarded, environ)
+    text = ""
     for name in job.forwarded:
-        if "\n" in environ[name]:
+        value = environ[name]
+        if "\n" in value or "\r" in value:
             raise UsageError(
                 f"--env {name}: its value has several lines, expected one line: put it into a file instead"
             )
-    return [environ[name] for name in job.forwarded]
+        if value.encode(errors="replace").decode() != value:
+            raise UsageError(f"--env {name}: its value is not text in UTF-8: put it into a file instead")
+        text += f"{name}={value}\n"
+    return text.encode()
 
 
 @dataclass(frozen=True)

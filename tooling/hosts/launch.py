@@ -61,7 +61,7 @@ def launch(job: Job, detach: bool, dry_run: bool) -> None:
         raise Exit(code=code)
 
 
-def _run(job: Job, values: Sequence[str]) -> int:
+def _run(job: Job, values: bytes) -> int:
     """Start the job, watch it until its end and return its exit code. `values`: of job.forwarded."""
     with ExitStack() as stack:
         remotes, places = _check(job, stack)
@@ -95,7 +95,7 @@ def _run(job: Job, values: Sequence[str]) -> int:
     return code
 
 
-def _start_detached(job: Job, values: Sequence[str]) -> None:
+def _start_detached(job: Job, values: bytes) -> None:
     """Start the job and leave it running. If a container cannot start, remove all of them."""
     with ExitStack() as stack:
         remotes, places = _check(job, stack)
@@ -129,16 +129,15 @@ def _keepers(job: Job, remotes: Sequence[Remote], events: queue.Queue[End]) -> l
     return each(list(enumerate(remotes)), keep, [remote.name for remote in remotes])
 
 
-def _start(job: Job, remotes: Sequence[Remote], places: Sequence[Place], values: Sequence[str]) -> None:
+def _start(job: Job, remotes: Sequence[Remote], places: Sequence[Place], values: bytes) -> None:
     """Create all containers, then start them."""
-    stdin = "".join(f"{value}\n" for value in values).encode()
     archives = keys.make(job, places) if job.mpirun else []
     names = [remote.name for remote in remotes]
 
     def create(index: int) -> None:
         reads_values = not job.mpirun or index == 0  # mpirun passes the values to the other hosts
         command = commands.create(job, index, places)
-        remotes[index].check(command, _NOT_STARTED, stdin if reads_values else b"")
+        remotes[index].check(command, _NOT_STARTED, values if reads_values else b"")
         if archives:
             remotes[index].check(commands.put_keys(job.container(index)), _NOT_STARTED, archives[index])
 

@@ -67,7 +67,7 @@ def test_variables_to_pass_on_that_are_not_set_are_refused_before_anything_start
     assert not (tmp_path / "clusters").exists()
 
 
-@pytest.mark.parametrize("word", ["=x", "1A=x", "A B", ""])
+@pytest.mark.parametrize("word", ["=x", "1A=x", "A B", "é", ""])
 def test_a_variable_without_a_valid_name_is_refused(word: str) -> None:
     with pytest.raises(UsageError, match="expected NAME=VALUE"):
         up.variables([word])

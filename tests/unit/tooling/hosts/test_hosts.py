@@ -97,11 +97,13 @@ def test_all_bad_options_are_in_one_line() -> None:
 
 def test_a_forwarded_variable_must_be_set_and_have_one_line() -> None:
     forwarding = job(env=("A",))
-    assert forwarded_values(forwarding, {"A": "1 '2'", "B": "3"}) == ["1 '2'"]
+    assert forwarded_values(forwarding, {"A": "1 '2'", "B": "3"}) == b"A=1 '2'\n"
     with pytest.raises(UsageError, match="not set in your environment"):
         forwarded_values(forwarding, {})
     with pytest.raises(UsageError, match="several lines"):
         forwarded_values(forwarding, {"A": "1\n2"})
+    with pytest.raises(UsageError, match="not text in UTF-8"):
+        forwarded_values(forwarding, {"A": "\udcff"})
 
 
 def test_the_answer_of_a_host_is_parsed() -> None:
