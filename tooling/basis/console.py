@@ -13,9 +13,11 @@ HtmlOption = Annotated[str | None, f"{render.HTML_HELP}: the file to write"]
 
 
 def console(width: int) -> Console:
-    """A console for standard output. In a file or a pipe, lines are not wrapped before `width` characters."""
-    result = Console()
-    return result if result.is_terminal else Console(width=width)
+    """A console for standard output. In a file or a pipe, lines are not wrapped before `width` characters.
+
+    Brackets and colons in texts are no markup: `[torch]` stays as it is.
+    """
+    return Console(width=None if Console().is_terminal else width, markup=False, emoji=False)
 
 
 def plain_table(columns: Iterable[str], left: Container[str], title: str | None = None, gap: int = 1) -> Table:

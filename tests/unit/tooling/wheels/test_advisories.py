@@ -10,6 +10,7 @@ from invoke.exceptions import Exit
 
 from tests.unit.tooling.pins.test_osv import record, write
 from tooling.pins import choose
+from tooling.pins.osv import Finding
 from tooling.wheels import advisories, locks
 
 ROW = choose.choose("2.8", torch_source="default")  # a row that has a lock, and advisories in the table
@@ -29,6 +30,15 @@ def test_a_finding_that_the_table_lists_is_shown_and_accepted(
 ) -> None:
     advisories.run(ROW, str(write(tmp_path, LISTED)), False)
     assert f"1 in {tmp_path}, 0 of them not in images/versions.toml" in capsys.readouterr().out
+
+
+def test_brackets_in_a_finding_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "Path traversal in [/etc/passwd] of transformers[torch] :bug:"
+    finding = Finding("jinja2", "1", ("GHSA-2",), text, ())
+    advisories._show(ROW, 1, [finding], [finding], "/tmp/a[x]")
+    shown = capsys.readouterr().out
+    assert text in shown
+    assert "in /tmp/a[x]," in shown
 
 
 def test_a_finding_that_the_table_lacks_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
