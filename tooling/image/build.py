@@ -62,7 +62,8 @@ def _run(pin: Pin, prune: bool) -> None:
         image = build(pin)
     finally:
         if prune:
-            fetch.remove(pin)
+            with _locked(pin):  # a build reads the wheels until its end
+                fetch.remove(pin)
     take_shared_tag(pin)
     done = f"built in {image.seconds:.0f} s" if image.built else "up to date"
     say(f"{image.tag}: {done}, {image.size_bytes / 1e9:.2f} GB, {image.id}; also tagged {pin.shared_tag}")
@@ -123,9 +124,10 @@ def rebuild(pin: Pin, tag: str, option: str) -> None:
 
 @contextmanager
 def _locked(pin: Pin) -> Iterator[None]:
-    """Locks the pin during a build, because builds of one pin share the staged locks and the log."""
-    file = CACHE / "build" / f".{pin.name}.lock"
-    with locked(file, lambda: say(f"waiting for another ./inv that is building pin {pin.name}")):
+    """Locks the pin during a build: builds of one pin share the wheels, with added packages too, and the log."""
+    name = pin.without_added.name
+    file = CACHE / "build" / f".{name}.lock"
+    with locked(file, lambda: say(f"waiting for another ./inv that is building pin {name}")):
         yield
 
 
@@ -172,6 +174,6 @@ def buildx(argv: Sequence[str], what: str, name: str) -> None:
             [*argv, "--progress=plain"], env=environ, stdout=stream, stderr=stream, check=False
         ).returncode
     if returncode != 0:
-        for line in log.read_text(encoding="utf-8").splitlines()[-15:]:
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]:
             say(line)
         raise UsageError(f"building {what} failed: see the lines above; the complete log is {log}")

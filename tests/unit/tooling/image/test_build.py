@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,13 +15,15 @@ from pathlib import Path
 
 import pytest
 
+from tooling.basis.errors import UsageError
 from tooling.basis.identity import IDENTITY
 from tooling.basis.paths import ROOT
 from tooling.checks import sanitize
 from tooling.engine import docker
 from tooling.image import base, build, recipe
 from tooling.image.base import Base
-from tooling.pins import parse
+from tooling.image.build import Image
+from tooling.pins import added, parse
 from tooling.pins.pin import Ccl, Pin
 from tooling.wheels import fetch, locks
 
@@ -222,6 +226,42 @@ def test_a_second_build_of_a_pin_waits_for_the_first_and_finds_its_image(
     assert most == 1
     assert sorted(image.built for image in made) == [False, True]
     assert "waiting for another ./inv that is building pin 2.13" in capsys.readouterr().err.splitlines()
+
+
+def test_the_wheels_are_deleted_after_builds_that_add_packages_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    started = threading.Event()
+
+    def find_or_build(pin: Pin, *_: object) -> Image:
+        started.set()
+        time.sleep(0.5 if pin.added else 0)
+        events.append("built")
+        return Image(pin.image, "sha256:1", 1, built=True, seconds=0.0)
+
+    monkeypatch.setattr(build, "CACHE", tmp_path)
+    monkeypatch.setattr(build, "_find_or_build", find_or_build)
+    monkeypatch.setattr(build, "take_shared_tag", lambda _pin: None)
+    monkeypatch.setattr(fetch, "remove", lambda _pin: events.append("removed"))
+    with ThreadPoolExecutor() as pool:
+        with_packages = pool.submit(build.build, PIN.with_added(added.parse(["trl==1.16.0"])))
+        assert started.wait(10)
+        build._run(PIN, prune=True)
+        with_packages.result()
+    assert events == ["built", "built", "removed"]
+
+
+@pytest.mark.parametrize("text", [b"gcc: \xe2\x80", b"error"], ids=["not UTF-8", "text"])
+def test_the_end_of_a_failed_builds_log_is_shown(
+    text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(build, "CACHE", tmp_path)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
+    (tmp_path / "text").write_bytes(text)
+    with pytest.raises(UsageError, match="building it failed: see the lines above"):
+        build.buildx(["sh", "-c", f"cat {tmp_path}/text; exit 1"], "it", "2.13")
+    assert text.decode(errors="replace") in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("has_git", [True, False], ids=["git", "no-git"])
