@@ -4,6 +4,7 @@ Two checkouts that use the same engine never use the same name.
 """
 
 import hashlib
+import os
 from pathlib import Path
 
 from entrypoints.machine import files
@@ -20,7 +21,7 @@ def of(root: Path, machine_id: str) -> str:
 
     `machine_id` is included because two machines can start jobs on the same hosts from folders of the same path.
     """
-    return hashlib.sha256(f"{machine_id}:{root.resolve()}".encode()).hexdigest()[:DIGITS]
+    return hashlib.sha256(f"{machine_id}:".encode() + os.fsencode(root.resolve())).hexdigest()[:DIGITS]
 
 
 def machine_id(path: Path = _MACHINE_ID) -> str:

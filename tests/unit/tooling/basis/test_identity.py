@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -28,6 +29,7 @@ def test_the_identity_depends_on_the_folder_and_the_machine(tmp_path: Path) -> N
     assert identity.of(tmp_path / "link", "machine") == one
     assert identity.of(tmp_path / "another", "machine") != one
     assert identity.of(tmp_path / "one", "another machine") != one
+    assert re.fullmatch(r"[0-9a-f]{8}", identity.of(tmp_path / os.fsdecode(b"\xe9"), "machine"))
     assert identity.of(ROOT, identity.machine_id()) == identity.IDENTITY
 
 
