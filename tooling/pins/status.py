@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tooling.basis.errors import UsageError
-from tooling.basis.files import write_atomic
+from tooling.basis.files import locked, write_atomic
 from tooling.basis.paths import CACHE, IMAGES
 from tooling.pins.pin import Pin, TorchSource
 
@@ -62,14 +62,15 @@ def record(pin: Pin, status: Status, command: str, path: Path = STATUS_FILE) -> 
     """
     if pin.own:
         return False
-    proofs = recorded(path)
-    known = proofs.get(pin.name, NOTHING)
-    order = list(Status)
-    if known.facts_sha256 == pin.facts_sha256 and order.index(known.status) >= order.index(status):
-        return False
-    proofs[pin.name] = Proof(status, command, today(), pin.facts_sha256, pin.torch_source)
-    document = {name: asdict(proofs[name]) for name in sorted(proofs)}
-    write_atomic(path, json.dumps(document, indent=2) + "\n")
+    with locked(TESTED.with_suffix(".lock"), lambda: None):  # of short duration
+        proofs = recorded(path)
+        known = proofs.get(pin.name, NOTHING)
+        order = list(Status)
+        if known.facts_sha256 == pin.facts_sha256 and order.index(known.status) >= order.index(status):
+            return False
+        proofs[pin.name] = Proof(status, command, today(), pin.facts_sha256, pin.torch_source)
+        document = {name: asdict(proofs[name]) for name in sorted(proofs)}
+        write_atomic(path, json.dumps(document, indent=2) + "\n")
     return True
 
 

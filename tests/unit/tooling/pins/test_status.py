@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +20,8 @@ ROW = make_pin({"torch": "2.13.0+cpu"})
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(status, "TESTED", tmp_path / "tested")
     return tmp_path / "status.json"
 
 
@@ -78,3 +82,20 @@ def test_an_image_is_tested_once_a_demo_has_passed_on_its_content(tmp_path: Path
     status.record_image("abc", {"pin": "tiny"}, tmp_path)
     assert status.is_tested("abc", tmp_path)
     assert not status.is_tested("abd", tmp_path)
+
+
+def test_two_commands_that_record_at_once_keep_both_proofs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = replace(ROW, name="other")
+    together = threading.Barrier(2)
+    real = status.recorded
+
+    def recorded(path: Path) -> dict[str, status.Proof]:
+        proofs = real(path)
+        with suppress(threading.BrokenBarrierError):
+            together.wait(0.5)  # without a lock, both have read the file
+        return proofs
+
+    monkeypatch.setattr(status, "recorded", recorded)
+    with ThreadPoolExecutor() as pool:
+        assert all(pool.map(lambda pin: status.record(pin, Status.TESTED, "./inv demo", path), (ROW, other)))
+    assert set(real(path)) == {ROW.name, other.name}
