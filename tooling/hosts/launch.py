@@ -88,11 +88,15 @@ def _run(job: Job, values: bytes) -> int:
             output.close(failed=code not in (0, contract.INTERRUPTED_EXIT_CODE))
             for line in failures:
                 say(line)
-            try:
-                record.write(replace(record.of(job, detached=False), exit_code=code))
-            except OSError as error:
-                say(f"{record.folder_of(job.name)}: {error.strerror}: the end of the job could not be recorded")
+            _record_end(job, code)
     return code
+
+
+def _record_end(job: Job, code: int) -> None:
+    try:
+        record.write(replace(record.of(job, detached=False), exit_code=code))
+    except OSError as error:  # a full disk does not change the exit code
+        say(f"{record.folder_of(job.name)}: {error.strerror}: the end of the job could not be recorded")
 
 
 def _start_detached(job: Job, values: bytes) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -203,3 +205,14 @@ def test_a_second_job_of_the_name_is_refused_while_containers_are_left() -> None
     detached()
     with pytest.raises(UsageError, match=r"^job one is running, or has ended .*, or run \./inv stop --name one$"):
         launch.launch(job(), detach=False, dry_run=False)
+
+
+def test_an_end_that_cannot_be_recorded_is_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def write(_record: Record) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(record, "write", write)
+    launch._record_end(job(), 7)
+    assert "No space left on device: the end of the job could not be recorded" in capsys.readouterr().err
