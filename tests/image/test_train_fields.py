@@ -26,6 +26,9 @@ def tried(image: str, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
     (data / "train.csv").write_text(reviews(22))
     (data / "eval.csv").write_text(reviews(13))
     shutil.copytree(tiny_model, data / "tiny")
+    shutil.copytree(tiny_model, data / "renamed")
+    config = json.loads((data / "renamed" / "config.json").read_text())
+    (data / "renamed" / "config.json").write_text(json.dumps({**config, "id2label": {"0": "good", "1": "bad"}}))
     job = ("run", "--backend=gloo", "--timeout=60", "/tests/train_fields.py", "/output/results")
     nowhere, folders = {"HF_ENDPOINT": "http://127.0.0.1:9"}, mounts(data, output, read_only=False)
     done = containers.run(image, "launch", "--nproc-per-node=2", "--", *job, env=nowhere, docker_args=folders)
@@ -36,6 +39,13 @@ def tried(image: str, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
 
 def test_every_field_is_tried(tried: Any) -> None:
     assert {name for case in CASES for name in case.fields} | COMMON_FIELDS == set(tried[0]["fields"])
+
+
+def test_a_sharded_run_that_is_resumed_keeps_the_head_of_its_checkpoint(tried: Any) -> None:
+    full, resumed = (result(tried[1] / number) for number in ("1", "2"))
+    assert (full["fsdp"], resumed["resumed_from"]) == (True, "/output/1/checkpoint-1")
+    assert resumed["losses"] == full["losses"]
+    assert resumed["weights_sha256"] == full["weights_sha256"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)

@@ -24,6 +24,8 @@ COMMON = (
     *("--quiet", "--save_strategy=no", "--eval_strategy=no", "--max_steps=2", "--ddp_timeout=60"),
 )
 SAVING = ("--save_strategy=steps", "--save_steps=1")
+# A classifier with other labels than the data, sharded.
+RENAMED = (f"--model_name_or_path={DATA}/renamed", "--fsdp=full_shard", *SAVING)
 BEST = (*SAVING, "--eval_strategy=steps", "--eval_steps=1", "--load_best_model_at_end")
 
 
@@ -69,6 +71,8 @@ def _fields(flags: tuple[str, ...]) -> tuple[str, ...]:
 
 CASES = (
     same(),
+    Case(RENAMED, (), prints="the model gets a new head"),
+    Case((*RENAMED, f"--resume_from_checkpoint={OUTPUT}/1/checkpoint-1"), (), prints="done: 2 steps"),
     # How training goes.
     other("--per_device_train_batch_size=2"),
     other("--max_steps=1"),

@@ -158,7 +158,8 @@ def load(
             f"model '{name}' has a head for another number of labels than the data, which have "
             f"{len(rows.labels or ['number'])}: pass data with the model's labels, or train it with --train_file"
         )
-    replaced = [] if labels is None or mismatched else configuration.head_of(model, auto)
+    # The head of a checkpoint has the data's labels.
+    replaced = [] if labels is None or mismatched or weights != name else configuration.head_of(model, auto)
     if shards > 1 or replaced:
         sharding.initialize(model, [*(new if shards > 1 else ()), *replaced], random_state)
         sharding.clear_biases(model, replaced)
