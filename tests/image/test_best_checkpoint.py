@@ -27,6 +27,7 @@ def test_every_rank_ends_with_the_best_checkpoint_where_it_is_not_the_last(
         "adapter checkpoint-2 5 2,5 best alike",
         "sharded checkpoint-2 5 2,5 best alike",
         "folders_of_their_own checkpoint-2 5 2,5 best alike",
+        "sharded_adapter checkpoint-2 5 2,5 best alike",
         "ended checkpoint-2 5 1,2,3,4,5 best alike",
         "resumed_at_the_end checkpoint-2 5 1,2,3,4,5 best alike",
         "moved checkpoint-2 5 2,5 best alike",

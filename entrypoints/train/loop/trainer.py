@@ -282,11 +282,10 @@ class CpuTrainer(Trainer):
     def _load_best_model(self) -> None:
         """Load the best model on rank 0, and copy it to all ranks: other nodes may not see its folder."""
         best = Path(self.state.best_model_checkpoint)
-        if self._sharded and not adapters.is_adapter(best):
+        if self._sharded and not hasattr(self.model, "peft_config"):
             sharding.load_weights(self.model, best, self.args.should_save)
-            return
-        super()._load_best_model()
-        if not self._sharded:
+        else:
+            super()._load_best_model()
             replicas.copy_from_rank_0(self.model)
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:

@@ -7,6 +7,7 @@ are there afterwards, and whether every rank has that checkpoint's weights. Some
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -65,7 +66,9 @@ def case(
 ) -> Path:
     """`resumed`: the output folder and the step. `stopped`: by a file, at the end of the third step."""
     folders = gather(tempfile.mkdtemp())
-    output = resumed[0] if resumed else Path(folders[0] if shared else folders[RANK])
+    if not shared:
+        os.chdir(folders[RANK])  # so that only rank 0 finds what it writes
+    output = resumed[0] if resumed else Path(folders[0] if shared else "run")
     scores = iter(SCORES[resumed[1] if resumed else 0 :])
     arguments = TrainingArguments(
         str(output),
@@ -88,13 +91,14 @@ def case(
         vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
     )
     model: Any = BertForSequenceClassification(config)
-    if adapter:
-        model = get_peft_model(model, LoraConfig(task_type="SEQ_CLS", target_modules=["query"]))
     if sharded:
         if RANK == 0:
-            model.save_pretrained(output / "start")
+            model.save_pretrained(folders[0] + "/start")
         dist.barrier()
-        model = BertForSequenceClassification.from_pretrained(output / "start", **sharding.options(2))
+        model = BertForSequenceClassification.from_pretrained(folders[0] + "/start", **sharding.options(2))
+    if adapter:
+        kind = None if sharded else "SEQ_CLS"  # which also trains the head
+        model = get_peft_model(model, LoraConfig(task_type=kind, target_modules=["query"]))
     trainer = CpuTrainer(
         model=model,
         args=arguments,
@@ -136,6 +140,7 @@ case("stopped_early", patience=1, **BY_SCORE)
 case("adapter", adapter=True, **BY_SCORE)
 case("sharded", sharded=True, **BY_SCORE)
 case("folders_of_their_own", shared=False, **BY_SCORE)
+case("sharded_adapter", shared=False, sharded=True, adapter=True, **BY_SCORE)
 ended = case("ended", **{**BY_SCORE, "save_total_limit": None})
 case("resumed_at_the_end", resumed=(ended, 5), **BY_SCORE)
 moved = ended.with_name(f"{ended.name}-moved")
