@@ -126,8 +126,8 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
         if start.checkpoint is not None:
             config, has_adapter = loaded.model.config.to_dict(), hasattr(loaded.model, "peft_config")
             checkpoints.check_same_model(start.checkpoint, config, has_adapter)
+        _check_batches(arguments, inputs)
         if inputs.train is not None:
-            _check_batches(arguments, len(inputs.train))
             _check_optimizer(arguments, loaded.model)
     with agreement():
         if arguments.push_to_hub and rank == 0:
@@ -154,9 +154,22 @@ def _refuse_different_data(fingerprints: list[Any], rank: int) -> None:
         )
 
 
-def _check_batches(arguments: TrainingArguments, rows: int) -> None:
-    """Raise UsageError if no rank would have a batch."""
+def _check_batches(arguments: TrainingArguments, inputs: TrainerInputs) -> None:
+    """Raise UsageError if no rank would have a batch, or if the ranks cannot split a batch."""
     is_shared = arguments.accelerator_config.split_batches
+    for kind, size, split in (
+        ("train", arguments.train_batch_size, inputs.train),
+        ("eval", arguments.eval_batch_size, inputs.validation),
+    ):
+        if split is not None and is_shared and size % arguments.world_size:
+            raise UsageError(
+                f"--accelerator_config split_batches with --per_device_{kind}_batch_size {size}, expected a "
+                f"multiple of the number of ranks, {arguments.world_size}: change the batch size, or remove "
+                "split_batches"
+            )
+    if inputs.train is None:
+        return
+    rows = len(inputs.train)
     needed = arguments.train_batch_size * (1 if is_shared else arguments.world_size)
     if arguments.dataloader_drop_last and rows < needed:
         raise UsageError(

@@ -43,6 +43,7 @@ def test_the_least_perplexity_is_the_best_unless_the_user_says_otherwise(
         "task": "fill-mask",
         "learning_rate": 0.5,
         "metric_for_best_model": "perplexity",
+        "lr_scheduler_type": "reduce_lr_on_plateau",
         "num_train_epochs": 3,
     }
     common = {**worse, "load_best_model_at_end": True, "save_strategy": None, "text_column_names": "text"}
@@ -52,6 +53,8 @@ def test_the_least_perplexity_is_the_best_unless_the_user_says_otherwise(
     }
     runs = run_alone(image, train_data, output_folder, lines)
     assert [run["code"] for run in runs.values()] == [0, 0], runs
+    assert result(output_folder / "most")["config"]["lr_scheduler_kwargs"] == {"mode": "max"}
+    assert not result(output_folder / "least")["config"]["lr_scheduler_kwargs"]  # torch's default is "min"
     for name, choose in (("least", min), ("most", max)):
         last = max((output_folder / name).glob("checkpoint-*"), key=lambda path: int(path.name[11:]))
         history = json.loads((last / "trainer_state.json").read_text())["log_history"]

@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from entrypoints import contract
@@ -40,6 +40,13 @@ def is_better_if_greater(metric: str) -> bool:
     return not metric.endswith(_LOWER_IS_BETTER)
 
 
+def check_metric(name: str | None, metrics: Collection[str]) -> None:
+    """Raise UsageError if --metric_for_best_model is not among the names of an evaluation's metrics."""
+    known = sorted(metric.removeprefix("eval_") for metric in metrics)
+    if name and name.removeprefix("eval_") not in known:
+        raise UsageError(f"--metric_for_best_model '{name}' is unknown, expected one of: {', '.join(known)}")
+
+
 def create(parsed: Parsed) -> TrainingArguments:
     """Raises UsageError for combinations that Hugging Face refuses."""
     from transformers import TrainingArguments
@@ -50,9 +57,7 @@ def create(parsed: Parsed) -> TrainingArguments:
     values["use_cpu"] = True
     if not values["do_eval"] and "eval_strategy" not in parsed.given:
         values["eval_strategy"] = "no"
-    if values["load_best_model_at_end"] and "save_strategy" not in parsed.given:
-        values["save_strategy"] = values["eval_strategy"]
-        values["save_steps"] = values["eval_steps"] or values["logging_steps"]
+    follow_evaluations(values, parsed.given)
     if values["metric_for_best_model"] and values["greater_is_better"] is None:
         values["greater_is_better"] = is_better_if_greater(values["metric_for_best_model"])
     if values["data_seed"] is None:
@@ -81,7 +86,25 @@ def create(parsed: Parsed) -> TrainingArguments:
         # Hugging Face prints its enumerations as IntervalStrategy.STEPS.
         raise UsageError(re.sub(r"\b\w+Strategy\.", "", one_line(error))) from error
     unsupported.check_derived(arguments)
+    if arguments.greater_is_better and arguments.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy"):
+        arguments.lr_scheduler_kwargs = {"mode": "max", **(arguments.lr_scheduler_kwargs or {})}
     return arguments
+
+
+def follow_evaluations(values: dict[str, Any], given: Collection[str]) -> None:
+    """Save when the model is evaluated if the best one is wanted, unless flags say when to save.
+
+    `values`: the fields of TrainingArguments. Raises UsageError for a best model without evaluations.
+    """
+    best = "load_best_model_at_end" if values["load_best_model_at_end"] else "save_strategy best"
+    if values["eval_strategy"] == "no" and (values["load_best_model_at_end"] or values["save_strategy"] == "best"):
+        raise UsageError(
+            f"--{best} needs evaluations during training: pass --validation_file and --eval_strategy epoch, or "
+            f"remove --{best}"
+        )
+    if values["load_best_model_at_end"] and not {"save_strategy", "save_steps"} & {*given}:
+        values["save_strategy"] = values["eval_strategy"]
+        values["save_steps"] = values["eval_steps"] or values["logging_steps"]
 
 
 def _check_reports(names: Any) -> None:

@@ -18,11 +18,10 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from entrypoints.adapt import balanced_ranks, gradients, no_padding
 from entrypoints.adapt.step_clock import StepClock, StepRecorder
-from entrypoints.cli.errors import UsageError
 from entrypoints.group.create import agreement, gather
 from entrypoints.operators.output_layer import OutputLayer
 from entrypoints.records.tokens import count
-from entrypoints.train.flags.training_arguments import changed
+from entrypoints.train.flags.training_arguments import changed, check_metric
 from entrypoints.train.loop import console, resume
 from entrypoints.train.loop.grouping import GroupedByLength, Shuffled
 from entrypoints.train.loop.losses import Losses
@@ -246,9 +245,16 @@ class CpuTrainer(Trainer):
             super()._push_from_checkpoint(checkpoint_folder)
 
     def evaluate(self, *arguments: Any, **options: Any) -> dict[str, float]:
-        """Also remember the metrics: the history has those of a checkpoint's run too, maybe of other rows."""
-        self.evaluated = self.state.global_step, super().evaluate(*arguments, **options)
-        return self.evaluated[1]
+        """Also remember the metrics: the history has those of a checkpoint's run too, maybe of other rows.
+
+        Raises UsageError for an unknown --metric_for_best_model: Trainer would raise a KeyError.
+        """
+        metrics: dict[str, float] = super().evaluate(*arguments, **options)
+        self.evaluated = self.state.global_step, metrics
+        if self.is_in_train:
+            with agreement():
+                check_metric(self.args.metric_for_best_model, metrics)
+        return metrics
 
     def evaluation_loop(self, *arguments: Any, **options: Any) -> Any:
         """Implement --prediction_loss_only by dropping the other metrics.
@@ -261,15 +267,6 @@ class CpuTrainer(Trainer):
             for name in [name for name in found.metrics if not name.endswith(("_loss", "_samples"))]:
                 del found.metrics[name]
         return found
-
-    def _determine_best_metric(self, *arguments: Any, **options: Any) -> Any:
-        """Raises UsageError for an unknown --metric_for_best_model: Trainer checks it only after an evaluation."""
-        with agreement():
-            try:
-                is_new_best = super()._determine_best_metric(*arguments, **options)
-            except KeyError as error:
-                raise UsageError(" ".join(str(error.args[0]).split())) from error
-        return is_new_best
 
     def _forget_staging(self, output: Path, name: str) -> None:
         """Replace the staging folder by the final folder in the state's path of the best checkpoint."""

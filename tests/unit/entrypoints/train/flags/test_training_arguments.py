@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from entrypoints.cli.errors import UsageError
 from entrypoints.train.flags import training_arguments
 
 
@@ -15,3 +18,53 @@ def test_the_least_value_of_an_error_is_the_best(metric: str) -> None:
 @pytest.mark.parametrize("metric", ["accuracy", "eval_f1", "f1_macro", "pearson", "exact_match", "rougeL", "bleu"])
 def test_the_greatest_value_of_a_score_is_the_best(metric: str) -> None:
     assert training_arguments.is_better_if_greater(metric)
+
+
+def values(**changes: Any) -> dict[str, Any]:
+    """transformers' fields, with the defaults of `train`."""
+    fields = {"load_best_model_at_end": True, "eval_strategy": "epoch", "eval_steps": None, "logging_steps": 10}
+    return {**fields, "save_strategy": "steps", "save_steps": 500, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, ("epoch", 10)),
+        ({"eval_strategy": "steps", "eval_steps": 50}, ("steps", 50)),
+        ({"eval_strategy": "steps", "eval_steps": 50, "save_steps": 200}, ("steps", 200)),
+        ({"save_steps": 200}, ("steps", 200)),  # transformers refuses it: the strategies differ
+        ({"save_strategy": "best"}, ("best", 500)),
+        ({"load_best_model_at_end": False, "eval_strategy": "no"}, ("steps", 500)),
+    ],
+    ids=str,
+)
+def test_checkpoints_follow_the_evaluations_unless_flags_say_when_to_save(
+    changes: dict[str, Any], expected: tuple[str, int]
+) -> None:
+    found = values(**changes)
+    training_arguments.follow_evaluations(found, changes)
+    assert (found["save_strategy"], found["save_steps"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({}, "load_best_model_at_end"),
+        ({"save_strategy": "no"}, "load_best_model_at_end"),
+        ({"save_strategy": "best", "load_best_model_at_end": False}, "save_strategy best"),
+    ],
+    ids=str,
+)
+def test_a_best_model_needs_evaluations(changes: dict[str, Any], name: str) -> None:
+    with pytest.raises(UsageError, match=f"--{name} needs evaluations during training: pass --validation_file"):
+        training_arguments.follow_evaluations(values(eval_strategy="no", **changes), changes)
+
+
+def test_an_unknown_metric_is_refused_with_those_of_the_evaluation() -> None:
+    metrics = {"eval_loss": 1.0, "eval_f1": 0.5, "epoch": 1.0}
+    for name in (None, "f1", "eval_f1", "loss"):
+        training_arguments.check_metric(name, metrics)
+    with pytest.raises(
+        UsageError, match="--metric_for_best_model 'auc' is unknown, expected one of: epoch, f1, loss"
+    ):
+        training_arguments.check_metric("auc", metrics)
