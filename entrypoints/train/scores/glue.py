@@ -38,6 +38,18 @@ def f1(
     return float(score) if getattr(score, "size", 1) == 1 else score
 
 
+def f1_of_sets(chosen: Any, wanted: Any) -> dict[str, float]:
+    """F1 over all decisions, and the mean of the classes' F1. `chosen`, `wanted`: bool arrays [rows, classes].
+
+    scikit-learn takes one column for two classes, and counts the rows without the label as hits.
+    """
+    hits, named = (chosen & wanted).sum(axis=0), chosen.sum(axis=0) + wanted.sum(axis=0)
+    return {
+        "f1": float(2 * hits.sum() / max(named.sum(), 1)),
+        "f1_macro": float((2 * hits / named.clip(1)).mean()),
+    }
+
+
 def scores(task: str, predictions: Any, references: Any) -> dict[str, float]:
     """The scores of a task of GLUE, by name."""
     from scipy import stats

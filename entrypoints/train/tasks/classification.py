@@ -24,6 +24,7 @@ from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model.configuration import label_count_of, label_names_of, predicts_numbers
 from entrypoints.train.model.pretrained import Loaded
+from entrypoints.train.scores import glue
 from entrypoints.train.tasks.sequences import sequence_length, tokenizer_padder
 from entrypoints.train.tasks.tokens import check_evaluated
 
@@ -117,16 +118,13 @@ def sets(outputs: Any, labels: Any) -> dict[str, float]:
 
     `f1`: over all decisions (micro). `f1_macro`: the mean over the classes. `accuracy`: of complete rows.
     """
-    from sklearn.metrics import accuracy_score, f1_score
-
-    chosen, wanted = (outputs > 0).astype(int), labels.astype(int)
+    chosen, wanted = outputs > 0, labels > 0
     loss = functional.binary_cross_entropy_with_logits(
         torch.from_numpy(outputs).float(), torch.from_numpy(labels).float()
     )
     return {
-        "f1": float(f1_score(wanted, chosen, average="micro", zero_division=0)),
-        "f1_macro": float(f1_score(wanted, chosen, average="macro", zero_division=0)),
-        "accuracy": float(accuracy_score(wanted, chosen)),
+        **glue.f1_of_sets(chosen, wanted),
+        "accuracy": float((chosen == wanted).all(axis=1).mean()),
         "loss": float(loss),
     }
 
