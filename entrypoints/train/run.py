@@ -163,9 +163,10 @@ def _create_trainer(setup: Setup) -> CpuTrainer:
 
 
 def _stop_on_request(trainer: CpuTrainer) -> StopOnRequest | None:
-    """What ends the training early. None if no rank has the variable, or without regular checkpoints."""
+    """What ends the training early. None if no rank has the variable, or without regular checkpoints from
+    which a run can resume."""
     files = gather(os.environ.get(contract.STOP))
-    if not any(files) or trainer.args.save_strategy in ("no", "best"):
+    if not any(files) or trainer.args.save_strategy in ("no", "best") or trainer.args.save_only_model:
         return None
     stop = StopOnRequest([Path(file) for file in sorted({file for file in files if file})])
     trainer.add_callback(stop)

@@ -80,6 +80,11 @@ def alone(image: str, train_data: Path, tmp_path_factory: pytest.TempPathFactory
         "wider": line(
             "/output/wider", resume_from_checkpoint="/output/full/checkpoint-8", per_device_train_batch_size=8
         ),
+        "weights only": [
+            "CPU_TRAIN_STACK_STOP=/data/eval.csv",  # asks to stop at once
+            *line("/output/weights-only", save_strategy="steps", save_steps=1, save_only_model=True),
+            "--max_steps=2",
+        ],
         "labels": line(
             "/output/labels",
             **{**evaluated, "model_name_or_path": "/data/three-labels", "validation_file": "/data/two-labels.csv"},
@@ -234,6 +239,12 @@ def test_a_finished_run_is_neither_replaced_nor_trained_further(alone: Alone) ->
     assert len(found["losses"]) == found["steps"] == STEPS
     assert found["resumed_from"].endswith(f"checkpoint-{STEPS}")
     assert found["eval_samples"] == 4
+
+
+def test_a_run_whose_checkpoints_cannot_be_resumed_does_not_stop_at_one(alone: Alone) -> None:
+    runs, output = alone
+    assert runs["weights only"]["code"] == 0, runs["weights only"]["stderr"]
+    assert result(output / "weights-only")["steps"] == 2
 
 
 def test_an_evaluation_alone_is_of_the_checkpoint(alone: Alone) -> None:

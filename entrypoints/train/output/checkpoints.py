@@ -155,12 +155,13 @@ def publish(output: Path, name: str) -> None:
 
 
 def rotate(output: Path, limit: int | None, best: str | None) -> None:
-    """Delete the oldest checkpoints beyond `limit`, but never the newest complete one or the `best`."""
+    """Delete the oldest checkpoints beyond `limit`, except the newest, the newest complete one, and `best`."""
     if not limit or limit < 1:
         return
     present = all_in(output)
-    newest, _ = last_complete(output)
-    kept = {path.resolve() for path in (newest, Path(best) if best else None) if path}
+    complete, _ = last_complete(output)
+    # With --save_only_model, no checkpoint is complete.
+    kept = {path.resolve() for path in (*present[-1:], complete, Path(best) if best else None) if path}
     surplus = max(0, len(present) - max(limit, len(kept)))
     for path in [path for path in present if path.resolve() not in kept][:surplus]:
         shutil.rmtree(path)

@@ -74,10 +74,11 @@ def choose_start(
     from_last = word in ("true", "yes", "1")
     path = None if from_last or resume is None or word in ("false", "no", "0") else Path(resume)
     last, skipped = checkpoints.last_complete(folder)
-    notes: list[str] = []
-    if _owners(folder) & {job for job in jobs if job}:
+    is_restart = bool(_owners(folder) & {job for job in jobs if job})
+    notes = skipped if is_restart or from_last else []
+    if is_restart:
         if last is not None:
-            return Start(last, tuple(skipped))
+            return Start(last, tuple(notes))
         notes.append(f"no checkpoint of this job in '{folder}' yet: starting as the flags specify")
         overwrite = False
     elif not overwrite and not from_last:
@@ -86,7 +87,6 @@ def choose_start(
         checkpoints.check(path)
     if from_last:
         path = last
-        notes += skipped
         if last is None:
             notes.append(f"no checkpoint in '{folder}': starting from the pretrained model")
     return Start(path, tuple(notes), replaces=overwrite)

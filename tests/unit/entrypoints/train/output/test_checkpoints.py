@@ -181,6 +181,14 @@ def test_the_only_complete_checkpoint_is_kept_although_newer_ones_exist(tmp_path
     assert checkpoints.last_complete(tmp_path)[0] == tmp_path / "checkpoint-5"
 
 
+def test_the_checkpoint_that_was_just_written_is_kept_although_it_has_no_optimizer(tmp_path: Path) -> None:
+    """As with --save_only_model."""
+    for step in (10, 15, 20):
+        (complete(tmp_path, step) / "optimizer.pt").unlink()
+    checkpoints.rotate(tmp_path, 1, str(tmp_path / "checkpoint-10"))
+    assert names(tmp_path) == ["checkpoint-10", "checkpoint-20"]
+
+
 def test_the_error_of_a_full_disk_names_the_rank_its_node_and_the_checkpoint_to_resume_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,6 +149,17 @@ def test_a_restart_resumes_from_its_own_checkpoint_regardless_of_the_flags(tmp_p
             assert (start.checkpoint, start.replaces) == (mine, False)
 
 
+@pytest.mark.parametrize("resume", [None, "true"])
+def test_a_restart_without_a_complete_checkpoint_says_why(tmp_path: Path, resume: str | None) -> None:
+    name = output.job_name(MINE, {})
+    output.prepare(tmp_path, output.choose_start(tmp_path, None, overwrite=False, jobs=[name]), [name])
+    (complete(tmp_path, 3) / "optimizer.pt").unlink()  # as with --save_only_model
+    notes = output.choose_start(tmp_path, resume, overwrite=False, jobs=[name]).notes
+    assert notes[0] == "checkpoint-3 is skipped: optimizer.pt is missing or broken"
+    assert "no checkpoint of this job" in notes[1]
+    assert sum("is skipped" in note for note in notes) == 1
+
+
 @pytest.mark.parametrize("other", [[], [""], [output.job_name({contract.JOB: "team/bert/2"}, {})]])
 def test_a_restart_never_resumes_from_a_checkpoint_of_another_job(tmp_path: Path, other: list[str]) -> None:
     name = output.job_name(MINE, {})
