@@ -6,7 +6,9 @@ YAML would read as false and as a string, mean the same as on a command line.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,8 @@ from typing import Any
 from entrypoints.cli.errors import UsageError
 
 SUFFIXES = (".yaml", ".yml", ".json")
+# An escaped pair of surrogates in JSON.
+_PAIR = re.compile(r"\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w")
 # YAML's null: the flag keeps its default.
 _NOTHING = frozenset({"", "~", "null", "Null", "NULL"})
 
@@ -46,6 +50,8 @@ def read(name: str) -> list[Entry]:
         raise UsageError(
             f"config file '{name}' cannot be read ({reason}): check the path and the mount"
         ) from error
+    if name.endswith(".json"):
+        text = _as_yaml(text)
     try:
         document: Any = yaml.compose(text, Loader=yaml.SafeLoader)
         if document is None:
@@ -80,6 +86,11 @@ def dump(key: str, value: Any) -> str:
     return f"{key}: {text.partition(chr(10))[0]}"  # safe_dump adds the document's end after a scalar
 
 
+def _as_yaml(text: str) -> str:
+    """JSON for PyYAML, which refuses tabs between values, and reads a pair of surrogates as two characters."""
+    return _PAIR.sub(lambda pair: str(json.loads(f'"{pair[0]}"')), text.replace("\t", " "))
+
+
 def _entries(name: str, document: Any, yaml: Any) -> list[Entry]:
     entries: list[Entry] = []
     seen: dict[str, int] = {}
@@ -98,6 +109,20 @@ def _entries(name: str, document: Any, yaml: Any) -> list[Entry]:
     return entries
 
 
+def _value(node: Any, yaml: Any) -> Any:
+    """A node as JSON. JSON's numbers stay numbers: to PyYAML, 1e-6 is text. Booleans and nulls are YAML's."""
+    if isinstance(node, yaml.MappingNode):
+        return {key.value: _value(value, yaml) for key, value in node.value}
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(item, yaml) for item in node.value]
+    if node.tag.endswith((":bool", ":null")):
+        return yaml.SafeLoader("").construct_object(node)
+    if node.style is None:
+        with contextlib.suppress(ValueError):
+            return json.loads(node.value)
+    return node.value
+
+
 def _words(node: Any, where: str, key: str, yaml: Any) -> list[str]:
     """The arguments that follow the flag. Flags take a mapping as JSON."""
     if isinstance(node, yaml.ScalarNode):
@@ -107,9 +132,8 @@ def _words(node: Any, where: str, key: str, yaml: Any) -> list[str]:
         if all(isinstance(item, yaml.ScalarNode) for item in node.value):
             return [item.value for item in node.value]
         raise UsageError(f"{where}: '{key}' is a list of lists or mappings, expected a list of values")
-    loader = yaml.SafeLoader("")
     try:
-        return [json.dumps(loader.construct_document(node))]
+        return [json.dumps(_value(node, yaml))]
     except TypeError as error:
         raise UsageError(
             f"{where}: '{key}' cannot be converted to JSON ({error}), which its flag expects"

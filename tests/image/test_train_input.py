@@ -61,6 +61,7 @@ def alone(image: str, train_data: Path, tmp_path_factory: pytest.TempPathFactory
     lines["wrong key"] = ["/data/wrong-key.yaml"]
     lines["wrong value"] = ["/data/wrong-value.yaml", *line("/output/never")]
     lines["print"] = ["/data/parity.yaml", "--print-config", "--seed", "3", "--max_grad_norm", "1"]
+    lines["print"] += ["--null_score_diff_threshold", "-1e-3"]
     return run_alone(image, train_data, output, lines), output
 
 
@@ -89,6 +90,7 @@ def test_a_config_files_errors_name_its_line_and_what_is_printed_is_a_config_fil
         "lr_scheduler_type: constant",
         "eval_strategy: 'no'",
         "seed: 3",
+        "null_score_diff_threshold: -0.001",
     }
     assert {text for text in printed if text and not text.startswith("#")} == expected
     assert "# num_train_epochs: 3.0" in printed

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NoReturn, Optional
@@ -179,6 +180,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="train",
         conflict_handler="resolve",  # transformers 4 has --overwrite_output_dir too
     )
+    parser._negative_number_matcher = re.compile(r"-\.?\d")  # otherwise, argparse takes -1e-3 for a flag
     known = {action.dest for action in parser._actions}
     parser.set_defaults(**{name: value for name, value in DEFAULTS.items() if name in known})
     return parser
@@ -284,17 +286,14 @@ def unknown(argument: str, known: Iterable[str]) -> UsageError:
             f"unexpected argument '{argument}', expected a --flag: run train --help for the list of flags. A "
             "config file (.yaml) must be the first argument"
         )
-    near = _nearest(name, known)
-    return UsageError(
-        f"unknown flag --{name}: {f'did you mean --{near}?' if near else 'run train --help for the list of flags'}"
-    )
+    return UsageError(f"unknown flag --{name}: {_hint(name, known, '--', 'flags')}")
 
 
 def unknown_key(key: str, known: Iterable[str]) -> str:
     """The error for a key of a config file that no flag has, with the nearest known key."""
-    near = _nearest(key, known)
-    return f"unknown key '{key}': {f'did you mean {near}?' if near else 'run train --help for the list of keys'}"
+    return f"unknown key '{key}': {_hint(key, known, '', 'keys')}"
 
 
-def _nearest(name: str, known: Iterable[str]) -> str | None:
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)), None)
+def _hint(name: str, known: Iterable[str], prefix: str, what: str) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"did you mean {prefix}{near[0]}?" if near else f"run train --help for the list of {what}"

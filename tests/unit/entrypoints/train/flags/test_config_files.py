@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,10 @@ def argv(folder: Path, text: str) -> list[str]:
         ("per-device-train-batch-size: 4", ["--per_device_train_batch_size", "4"]),
         ("report_to: [tensorboard, none]", ["--report_to", "tensorboard", "none"]),
         ("lr_scheduler_kwargs: {num_cycles: 2}", ["--lr_scheduler_kwargs", '{"num_cycles": 2}']),
+        (
+            "a: {b: 1e-6, c: 010, d: '3', e: no, f: 2026-01-01, g: [.5, null, 3]}",
+            ["--a", '{"b": 1e-06, "c": "010", "d": "3", "e": false, "f": "2026-01-01", "g": [".5", null, 3]}'],
+        ),
         ("task:", []),
         ("task: null", []),
         ('task: "null"', ["--task", "null"]),
@@ -43,6 +48,16 @@ def argv(folder: Path, text: str) -> list[str]:
 )
 def test_values_are_taken_literally(tmp_path: Path, line: str, expected: list[str]) -> None:
     assert argv(tmp_path, line) == expected
+
+
+@pytest.mark.parametrize("prefix", ["\U0001f600 ", "\\ud83d\\ude00", "a\tb", "a/b"])
+def test_any_json_is_read(tmp_path: Path, prefix: str) -> None:
+    document = {"source_prefix": prefix, "lr_scheduler_kwargs": {"min_lr": 1e-6}}
+    file = tmp_path / "config.json"
+    for escapes in (True, False):
+        file.write_text(json.dumps(document, indent="\t", ensure_ascii=escapes), encoding="utf-8")
+        assert config_files.value_of(str(file), "source_prefix") == prefix
+        assert json.loads(str(config_files.value_of(str(file), "lr_scheduler_kwargs"))) == {"min_lr": 1e-6}
 
 
 @pytest.mark.parametrize(
@@ -68,9 +83,9 @@ def test_printed_values_are_read_back(tmp_path: Path, value: Any) -> None:
         ("bf16: 1\nseed: 2\nbf16: 1\n", "line 3: 'bf16' is repeated, first in line 1"),
         ("report_to: [[a]]\n", "line 1: 'report_to' is a list of lists"),
         ("? [a]\n: b\n", "expected the name of a flag"),
-        ("a: {b: 2026-01-01}\n", "cannot be converted to JSON"),
+        ("a: {[b]: 1}\n", "cannot be converted to JSON"),
     ],
-    ids=["broken", "list", "twice", "nested", "odd key", "date"],
+    ids=["broken", "list", "twice", "nested", "odd key", "odd key in a mapping"],
 )
 def test_the_error_for_a_bad_file_names_the_line(tmp_path: Path, text: str, expected: str) -> None:
     with pytest.raises(UsageError) as raised:
