@@ -181,17 +181,22 @@ def tagged_words(table: Table, label_column: str) -> TaggedWords:
             raise UsageError(
                 f"{table.where(row)}: column '{name}' holds {short(labels)}, expected {len(tokens)} tags"
             )
-        if not all(isinstance(label, int) or (isinstance(label, str) and label.strip()) for label in labels):
+        if not all(label.strip() if isinstance(label, str) else _is_class(label) for label in labels):
             raise UsageError(f"{table.where(row)}: column '{name}' holds {short(labels)}, expected tags")
         refuse_unlabelled(table, row, name, labels)
         if not tokens:
             empty += 1
             continue
         words.append(tokens)
-        tags.append([str(label) for label in labels])
+        tags.append([str(label).strip() for label in labels])
     if not words:
         raise UsageError(f"{table.source}: column 'tokens' is empty in every row, expected words")
     return TaggedWords(table.source, words, tags, empty)
+
+
+def _is_class(label: Any) -> bool:
+    """Whether a label is the number of a class: -100, a word without a label, is not."""
+    return isinstance(label, int) and label >= 0
 
 
 def _messages(table: Table, row: int, value: Any, name: str = "messages") -> list[dict[str, Any]]:

@@ -71,6 +71,10 @@ def test_a_bad_row_is_named(content: dict[str, list[Any]], expected: str) -> Non
         ({"tokens": [["a"], [1]], "ner_tags": [["O"], ["O"]]}, "row 2: column 'tokens' holds [1]"),
         ({"tokens": [["a"]], "topic": [["O"]]}, "token-classification needs 'tokens'"),
         ({"tokens": [["a"], ["b"]], "ner_tags": [["O"], [""]]}, "row 2: column 'ner_tags' holds ['']"),
+        (
+            {"tokens": [["a", "b"]], "ner_tags": [[-100, 0]]},
+            "row 1: column 'ner_tags' holds [-100, 0], expected tags",
+        ),
         ({"tokens": [[], []], "ner_tags": [[], []]}, "column 'tokens' is empty in every row"),
     ],
 )
@@ -88,6 +92,11 @@ def test_a_column_of_tags_that_does_not_exist_is_not_replaced_by_another() -> No
 def test_rows_without_words_are_left_out_and_counted() -> None:
     found = language_rows.tagged_words(table(tokens=[["a"], []], ner_tags=[["O"], []]), "label")
     assert (found.words, found.tags, found.empty) == ([["a"]], [["O"]], 1)
+
+
+def test_spaces_around_a_tag_are_no_part_of_it() -> None:
+    found = language_rows.tagged_words(table(tokens=[["a", "b"]], ner_tags=[["O ", "O"]]), "label")
+    assert found.tags == [["O", "O"]]
 
 
 def test_a_text_column_can_be_chosen_and_empty_rows_are_left_out() -> None:
