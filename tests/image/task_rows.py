@@ -51,6 +51,14 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
     ),
     "texts without a task": ({"train_file": "/work/text.txt"}, "pass --task text-generation or --task fill-mask"),
     "no answer to learn": ({"train_file": "/work/silent.jsonl"}, "no row has an answer"),
+    "answers of texts": (
+        {"train_file": "/work/text.txt", "task": "text-generation", "completion_only_loss": "true"},
+        "--completion_only_loss needs rows with messages",
+    ),
+    "no file with a template": (
+        {"train_file": "/work/text.txt", "task": "text-generation", "chat_template_path": "/work/none.jinja"},
+        "--chat_template_path '/work/none.jinja' cannot be read",
+    ),
     "no chat template": (
         {"model_name_or_path": "/work/bert", "train_file": "/work/chat.jsonl"},
         "has no chat template",

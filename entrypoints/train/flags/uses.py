@@ -32,6 +32,8 @@ _WITH = {
     "generation_max_length": "predict_with_generate",
     "num_beams": "predict_with_generate",
     "null_score_diff_threshold": "version_2_with_negative",
+    **dict.fromkeys(("predict_with_generate", "max_eval_samples"), "do_eval"),
+    "max_train_samples": "do_train",
 }
 # The flags of a new adapter.
 _OF_ADAPTERS = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
@@ -46,6 +48,7 @@ def check(parsed: Parsed, task: str, is_adapter: bool = False) -> None:
     """
     renamed = {item.flag.now for item in parsed.cleaned.found}
     given = {name: value for name, value in parsed.flags.items() if name not in renamed and _is_set(name, value)}
+    values = {**vars(parsed.task), **parsed.training}
     found = [
         f"--{name} is for {', '.join(tasks)}, but the task is {task}: remove it"
         for name, tasks in _OF_TASKS.items()
@@ -54,7 +57,7 @@ def check(parsed: Parsed, task: str, is_adapter: bool = False) -> None:
     found += [
         f"--{name} has no effect without --{other}: add --{other} or remove --{name}"
         for name, other in _WITH.items()
-        if name in given and task in _OF_TASKS.get(name, TASKS) and not getattr(parsed.task, other)
+        if name in given and task in _OF_TASKS.get(name, TASKS) and not values.get(other)
     ]
     remedy = None
     if is_adapter:

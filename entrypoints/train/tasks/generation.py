@@ -45,6 +45,11 @@ def read_rows(arguments: TaskArguments, splits: Splits, task: str = "text-genera
     if len(kinds) > 1:
         found = " and ".join(sorted(kind.value for kind in kinds))
         raise UsageError(f"found {found}: training and validation data must have rows of the same kind")
+    if arguments.completion_only_loss and Kind.TEXT in kinds:
+        raise UsageError(
+            "--completion_only_loss needs rows with messages, or with prompt and completion, found rows of text: "
+            "remove it"
+        )
     notes = [
         f"{split.source}: {split.empty} of {split.table.rows} rows are left out: no text"
         for split in (train, validation)
@@ -61,7 +66,7 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: To
     length = sequence_length(arguments, rows.task, loaded.limit)
     check_release(rows.task)
     splits = [split for split in (rows.train, rows.validation) if split is not None]
-    if any(_has_conversations(split) for split in splits):
+    if arguments.chat_template_path or any(_has_conversations(split) for split in splits):
         chat.set_template(loaded.tokenizer, arguments.chat_template_path)
     everything = arguments.completion_only_loss is False
     notes: list[str] = []

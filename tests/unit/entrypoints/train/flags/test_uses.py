@@ -13,8 +13,10 @@ from entrypoints.train.flags.arguments import Parsed, TaskArguments
 
 def parsed(*argv: str, **flags: Any) -> Parsed:
     """`argv`: flags of older guides. `flags`: the flags that are given."""
-    training = {name: flags.pop(name) for name in ("label_smoothing_factor",) if name in flags}
-    given = frozenset({*flags, *training})
+    training: dict[str, Any] = {
+        name: flags.pop(name) for name in ("label_smoothing_factor", "do_eval") if name in flags
+    }
+    given = frozenset({*flags, *training} - {"do_eval"})
     return Parsed(TaskArguments(**flags), training, given, old_flags.clean(argv))
 
 
@@ -52,6 +54,11 @@ def parsed(*argv: str, **flags: Any) -> Parsed:
             {"null_score_diff_threshold": 0.5},
             "--null_score_diff_threshold has no effect without --version_2_with_negative",
         ),
+        (
+            "fill-mask",
+            {"max_eval_samples": 9},
+            "--max_eval_samples has no effect without --do_eval: add --do_eval or",
+        ),
         ("fill-mask", {"dataset_config_name": "a"}, "--dataset_config_name has no effect without --dataset_name"),
     ],
 )
@@ -67,7 +74,7 @@ def test_a_flag_that_the_task_ignores_is_refused(task: str, flags: dict[str, Any
         ("text-generation", {"packing": True, "lora_r": 4, "use_peft": True}),
         ("text-classification", {"packing": False, "lora_dropout": 0.0, "label_smoothing_factor": 0.1}),
         ("question-answering", {"doc_stride": 64, "label_smoothing_factor": 0.0}),
-        ("text2text-generation", {"num_beams": 4, "predict_with_generate": True}),
+        ("text2text-generation", {"num_beams": 4, "predict_with_generate": True, "do_eval": True}),
     ],
 )
 def test_a_flag_that_is_used_or_asks_for_nothing_is_accepted(task: str, flags: dict[str, Any]) -> None:
