@@ -197,8 +197,9 @@ def _is_narrow(tensor: Any) -> bool:
     return str(tensor.dtype) in ("torch.bfloat16", "torch.float16")
 
 
-def _wide_inputs(_module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(value.float() if hasattr(value, "dtype") and _is_narrow(value) else value for value in inputs)
+def _wide_inputs(module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    dtype = next(module.parameters(recurse=False)).dtype  # narrow in an evaluation with --bf16_full_eval
+    return tuple(value.to(dtype) if hasattr(value, "dtype") and _is_narrow(value) else value for value in inputs)
 
 
 def describe(model: Any) -> dict[str, int]:

@@ -35,6 +35,8 @@ for task, kind in MODELS.items():
     assert heads
     assert all(weight.dtype == weight.grad.dtype == torch.float32 for weight in trained.values())
     assert all(weight.dtype == torch.bfloat16 for weight in model.parameters() if not weight.requires_grad)
+    model.eval().bfloat16()  # as Trainer does with --bf16_full_eval
+    model(input_ids=torch.arange(1, 9)[None])
 for bf16, expected in ((False, torch.float32), (True, torch.float16)):
     model = LlamaForTokenClassification(config).half()
     pretrained.widen(model, is_frozen=True, bf16=bf16)
