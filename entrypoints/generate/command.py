@@ -12,7 +12,7 @@ from typing import Any
 
 from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError, one_line
-from entrypoints.cli.options import option, parse_options, positive_integer, positive_number
+from entrypoints.cli.options import integer, option, parse_options, positive_integer, positive_number
 from entrypoints.cli.say import say
 from entrypoints.group.banner import Announce
 from entrypoints.machine import cpus
@@ -45,7 +45,7 @@ class Generate:
         "--temperature", "sample at random; 1 keeps the model's probabilities, lower values favor likely tokens",
         type=positive_number, metavar="T",
     )  # fmt: skip
-    seed: int = option("--seed", "seed of the random samples (default: %(default)s)", 42, type=positive_integer)
+    seed: int = option("--seed", "seed of the random samples (default: %(default)s)", 42, type=integer(0))
     as_json: bool = option("--json", "print one JSON document for each prompt, on a line of its own", False)
     # The group of one rank, which no code here uses.
     backend = "gloo"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from entrypoints.cli.errors import UsageError
+from entrypoints.cli.options import parse_options
 from entrypoints.generate.command import Generate
 
 TABLE = SimpleNamespace(num_embeddings=34)
@@ -35,6 +36,10 @@ def longest(made: Any, tokens: int, asked: int = 20) -> int:
 )
 def test_an_answer_ends_at_the_last_learned_position(made: Any, tokens: int, expected: int) -> None:
     assert longest(made, tokens) == expected
+
+
+def test_a_seed_may_be_zero() -> None:
+    assert parse_options(Generate, ["model", "--seed", "0"], "generate", "").seed == 0
 
 
 def test_a_shorter_answer_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
