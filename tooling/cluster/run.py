@@ -88,8 +88,11 @@ def containers_of(name: str) -> frozenset[str]:
 def take_down(name: str) -> None:
     """`./inv down`: remove a cluster, and keep a running ./inv up --max-restarts from restarting it."""
     marker = _taken_down(name)
-    if marker.parent.is_dir():
-        marker.touch()
+    try:
+        if marker.parent.is_dir():
+            marker.touch()
+    except OSError as error:  # a full disk
+        say(f"{marker}: {error.strerror}: a running ./inv up --max-restarts may start the cluster again")
     for engine in api.running():
         remove(name, engine.endpoint)
 

@@ -17,6 +17,7 @@ from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.nodes import Node
 from tooling.cluster.run import Outcome
 from tooling.engine import api
+from tooling.engine.api import Engine
 from tooling.image.choice import Choice
 
 
@@ -202,6 +203,10 @@ def test_a_cluster_is_removed_although_its_output_cannot_be_saved(
     monkeypatch.setattr(containers, "remove", lambda project, _endpoint: removed.append(project))
     (tmp_path / "test").mkdir()
     (tmp_path / "test/log.part").symlink_to("/dev/full")
-    cluster.remove("test", "unix:///none")
+    (tmp_path / "test/taken-down").symlink_to("/proc/new")  # cannot be created
+    monkeypatch.setattr(api, "running", lambda: [Engine("unix:///none", 2)])
+    cluster.take_down("test")
     assert removed == [compose.PROJECT_PREFIX + "test"]
-    assert "No space left on device: the output of the cluster could not be saved" in capsys.readouterr().err
+    first, second = capsys.readouterr().err.splitlines()
+    assert "/taken-down: No such file or directory: a running ./inv up --max-restarts may start" in first
+    assert "/log.txt: No space left on device: the output of the cluster could not be saved" in second
