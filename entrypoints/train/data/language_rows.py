@@ -181,9 +181,9 @@ def tagged_words(table: Table, label_column: str) -> TaggedWords:
             raise UsageError(
                 f"{table.where(row)}: column '{name}' holds {short(labels)}, expected {len(tokens)} tags"
             )
+        refuse_unlabelled(table, row, name, labels)
         if not all(label.strip() if isinstance(label, str) else _is_class(label) for label in labels):
             raise UsageError(f"{table.where(row)}: column '{name}' holds {short(labels)}, expected tags")
-        refuse_unlabelled(table, row, name, labels)
         if not tokens:
             empty += 1
             continue

@@ -94,6 +94,12 @@ def test_rows_without_words_are_left_out_and_counted() -> None:
     assert (found.words, found.tags, found.empty) == ([["a"]], [["O"]], 1)
 
 
+def test_a_word_without_a_class_of_the_data_set_is_refused_with_the_number_of_classes() -> None:
+    data = Table("x", {"tokens": [["a", "b"]], "ner_tags": [[-100, "O"]]}, {"ner_tags": ["O", "B-PER"]})
+    with pytest.raises(UsageError, match="row 1: column 'ner_tags' holds -100, expected one of the data set's 2"):
+        language_rows.tagged_words(data, "label")
+
+
 def test_spaces_around_a_tag_are_no_part_of_it() -> None:
     found = language_rows.tagged_words(table(tokens=[["a", "b"]], ner_tags=[["O ", "O"]]), "label")
     assert found.tags == [["O", "O"]]
