@@ -42,7 +42,7 @@ def prepare_ccl(environment: DistributedEnvironment, deadline_seconds: float) ->
     # Checked before the ranks connect: all see the same free space, because no rank has used any yet.
     warning = shared_memory_warning(ranks, read(), online_cpus())
     set_defaults(os.environ, environment, os.environ[network.USERS_CHOICE], ranks > 1 and warning is None)
-    if warning and users is None and environment.local_rank == 0:
+    if warning and not users and environment.local_rank == 0:
         say(f"warning: {warning}")
     try:
         __import__(packages.CCL)
@@ -59,7 +59,7 @@ def set_defaults(
 ) -> None:
     """Sets oneCCL's variables that neither the user nor the plan has set."""
     for name, value in ccl.group_variables(environment, interface, shared_memory).items():
-        environ.setdefault(name, value)
+        environ[name] = environ.get(name) or value  # manifests may set a variable to nothing
 
 
 def shared_memory_warning(local_world_size: int, space: Space, cpus: int) -> str | None:

@@ -78,13 +78,13 @@ def worker_cores(
     if backend != "ccl":
         notes.reasons.append(f"no core is kept for communication: {backend} has no worker threads to bind")
         return ()
-    if environ.get("CCL_WORKER_OFFLOAD", "1") == "0":
+    own = _users_own(environ)
+    if own.get("CCL_WORKER_OFFLOAD") == "0":
         notes.reasons.append("CCL_WORKER_OFFLOAD=0 is set by the user: no core is kept for workers")
         return ()
-    listed = environ.get("CCL_WORKER_AFFINITY", "auto")
-    if listed not in ("", "auto"):
-        return _users_cores(listed, notes)
-    wanted = _worker_count(environ, share)
+    if "CCL_WORKER_AFFINITY" in own:
+        return _users_cores(own["CCL_WORKER_AFFINITY"], notes)
+    wanted = _worker_count(own, share)
     if wanted == 0:
         notes.reasons.append(
             f"CCL_WORKER_OFFLOAD=0: with {count(share.smallest, 'core')} for each rank, a core for a worker costs "
@@ -94,16 +94,18 @@ def worker_cores(
         return ()
     if not share.can_spare(wanted, threads or 1):
         notes.reasons.append(
-            f"CCL_WORKER_OFFLOAD=0: no core is free of compute threads for {count(wanted, 'worker')}"
+            f"CCL_WORKER_OFFLOAD={own.get('CCL_WORKER_OFFLOAD', '0')}: no core is free of compute threads for "
+            f"{count(wanted, 'worker')}"
         )
-        if environ.get("CCL_WORKER_COUNT"):
+        if own:
+            named = " ".join(f"{name}={value}" for name, value in own.items())
             notes.warnings.append(
-                f"CCL_WORKER_COUNT={environ['CCL_WORKER_COUNT']}, but the rank has no cores to spare for workers: "
-                "lower OMP_NUM_THREADS, or give the rank more cores"
+                f"{named}, but the rank has no cores to spare for workers: lower OMP_NUM_THREADS, or give "
+                "the rank more cores"
             )
         return ()
     kept = share.cores[len(share.cores) - wanted :]
-    origin = "(CCL_WORKER_COUNT)" if environ.get("CCL_WORKER_COUNT") else f"of {len(share.cores)}"
+    origin = "(CCL_WORKER_COUNT)" if "CCL_WORKER_COUNT" in own else f"of {len(share.cores)}"
     notes.reasons.append(
         f"{count(wanted, 'core')} {origin} kept for oneCCL's workers, with all hardware threads: workers poll, "
         "and would compete with compute threads on the same core"
@@ -117,10 +119,11 @@ def worker_variables(
     """The variables for these workers, without those that the user has set."""
     if backend != "ccl" or environment.world_size == 1:
         return {}
+    own = _users_own(environ)
     if not worker_cpus:
-        return {"CCL_WORKER_OFFLOAD": environ.get("CCL_WORKER_OFFLOAD", "0")}
-    if environ.get("CCL_WORKER_AFFINITY", "auto") != "auto":  # the user's list belongs to the user's count
-        return {} if "CCL_WORKER_OFFLOAD" in environ else {"CCL_WORKER_OFFLOAD": "1"}
+        return {"CCL_WORKER_OFFLOAD": own.get("CCL_WORKER_OFFLOAD", "0")}
+    if "CCL_WORKER_AFFINITY" in own:  # the user's list belongs to the user's count
+        return {} if "CCL_WORKER_OFFLOAD" in own else {"CCL_WORKER_OFFLOAD": "1"}
     # oneCCL expects one list for all ranks of the node, rank by rank, and takes this rank's part of it.
     everyone = ",".join(map(str, worker_cpus * environment.local_world_size))
     chosen = {
@@ -128,16 +131,23 @@ def worker_variables(
         "CCL_WORKER_COUNT": str(len(worker_cpus)),
         "CCL_WORKER_AFFINITY": everyone,
     }
-    return {name: value for name, value in chosen.items() if environ.get(name, "auto") == "auto"}
+    return {name: value for name, value in chosen.items() if name not in own}
 
 
-def _worker_count(environ: Mapping[str, str], share: Share) -> int:
-    own = environ.get("CCL_WORKER_COUNT", "")
-    if own and not re.fullmatch(r"[1-9][0-9]{0,2}", own):
+def _users_own(environ: Mapping[str, str]) -> dict[str, str]:
+    """The user's variables for workers. Manifests may set a variable to nothing."""
+    names = ("CCL_WORKER_OFFLOAD", "CCL_WORKER_COUNT", "CCL_WORKER_AFFINITY")
+    return {name: environ[name] for name in names if environ.get(name, "auto") not in ("", "auto")}
+
+
+def _worker_count(own: Mapping[str, str], share: Share) -> int:
+    """`own`: the user's variables. With CCL_WORKER_OFFLOAD=1, oneCCL starts a worker."""
+    number = own.get("CCL_WORKER_COUNT", "1" if "CCL_WORKER_OFFLOAD" in own else "")
+    if number and not re.fullmatch(r"[1-9][0-9]{0,2}", number):
         raise UsageError(
-            f"CCL_WORKER_COUNT is {own!r}, expected a number of threads, 1 or more: correct or unset it"
+            f"CCL_WORKER_COUNT is {number!r}, expected a number of threads, 1 or more: correct or unset it"
         )
-    return int(own) if own else int(share.smallest >= CORES_WORTH_A_WORKER)
+    return int(number) if number else int(share.smallest >= CORES_WORTH_A_WORKER)
 
 
 def _users_cores(listed: str, notes: Notes) -> tuple[int, ...]:

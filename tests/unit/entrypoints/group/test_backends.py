@@ -99,3 +99,9 @@ def test_the_warning_for_too_little_shared_memory_has_the_right_size(
     warning = backends.shared_memory_warning(ranks, Space(size=1 << 40, free=free_mib << 20), cpus)
     assert (warning is None) == (said is None)
     assert said is None or (warning is not None and said in warning)
+
+
+def test_empty_variables_get_the_defaults_too() -> None:
+    environ = {"CCL_WORKER_COUNT": "", "CCL_ATL_SHM": "1"}
+    backends.set_defaults(environ, place(0, 2), "lo", shared_memory=False)
+    assert (environ["CCL_WORKER_COUNT"], environ["CCL_ATL_SHM"]) == ("1", "1")

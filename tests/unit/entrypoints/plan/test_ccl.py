@@ -86,6 +86,27 @@ def test_the_users_workers_that_do_not_fit_are_a_warning() -> None:
     assert "no cores to spare for workers" in made.warnings[0]
 
 
+def test_a_worker_that_the_user_asks_for_gets_a_core_of_small_shares_too() -> None:
+    made = make(place(0, 2), cores(8), {"CCL_WORKER_OFFLOAD": "1"}, IOMP, "ccl")
+    assert (made.cores, made.ccl_worker_cores) == ((0, 1, 2), (3,))
+    assert made.environment["CCL_WORKER_AFFINITY"] == "3,3"
+    assert made.warnings == ()
+
+
+def test_a_worker_that_the_user_asks_for_and_that_does_not_fit_is_a_warning() -> None:
+    made = make(place(0, 2), cores(64), {"CCL_WORKER_OFFLOAD": "1", "OMP_NUM_THREADS": "32"}, IOMP, "ccl")
+    assert (made.ccl_worker_cores, made.environment["CCL_WORKER_OFFLOAD"]) == ((), "1")
+    assert "CCL_WORKER_OFFLOAD=1: no core is free of compute threads for 1 worker" in made.reasons
+    assert made.warnings[0].startswith("CCL_WORKER_OFFLOAD=1, but the rank has no cores to spare for workers")
+
+
+@pytest.mark.parametrize("count", [8, 64], ids=["small shares", "large shares"])
+def test_an_empty_variable_is_as_one_that_is_not_set(count: int) -> None:
+    names = ("CCL_WORKER_OFFLOAD", "CCL_WORKER_COUNT", "CCL_WORKER_AFFINITY")
+    empty = make(place(0, 2), cores(count), dict.fromkeys(names, ""), IOMP, "ccl")
+    assert empty == make(place(0, 2), cores(count), {}, IOMP, "ccl")
+
+
 def test_compute_threads_do_not_use_the_cpus_that_the_user_gives_to_workers() -> None:
     made = make(place(0, 2), cores(8, threads=2), {"CCL_WORKER_AFFINITY": "0-1,4"}, IOMP, "ccl")
     assert made.cores == (2, 3, 10, 11)
