@@ -11,7 +11,7 @@ IMAGE = "CPU_TRAIN_STACK_IMAGE"  # the image's name or ID, set by the command th
 JOB = "CPU_TRAIN_STACK_JOB"  # the name of the job or cluster, the same on every node
 LAUNCHER = "CPU_TRAIN_STACK_LAUNCHER"  # the launcher's name; a rank's first process sets it for its worker
 PRELOADED = "CPU_TRAIN_STACK_PRELOADED"  # the preloaded libraries; a rank's first process sets it for its worker
-ORIGIN = "CPU_TRAIN_STACK_ORIGIN"  # a rank's plan and topology, as JSON; its first process sets it for its worker
+ORIGIN = "CPU_TRAIN_STACK_ORIGIN"  # a rank's plan and topology; its first process sets it for its worker
 RECORDS = (
     "CPU_TRAIN_STACK_RECORDS"  # a file in which a rank names its output folder, for the process that started it
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
 import socket
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -35,12 +37,15 @@ def export(command: Sequence[str], plan: RankPlan, topology: Topology, checks: S
     """The value of contract.ORIGIN. `command`: the arguments of `entrypoint`. `checks`: of `doctor`."""
     node = {"topology": asdict(topology), "checks": list(checks)} if plan.placement.local_rank == 0 else {}
     found = {"command": without_secrets(command), "plan": plan.document(), **node}
-    return json.dumps(found, default=sorted)  # sets have no JSON
+    text = json.dumps(found, default=sorted)  # sets have no JSON
+    # Linux limits a variable to 128 KiB, and the topology of 2,000 CPUs is longer.
+    return base64.b64encode(zlib.compress(text.encode())).decode()
 
 
 def keep(exported: str) -> None:
     """Keep what the first process exported."""
-    _FOUND.update(json.loads(exported or "{}"))
+    if exported:
+        _FOUND.update(json.loads(zlib.decompress(base64.b64decode(exported))))
 
 
 def job_name(environ: Mapping[str, str]) -> str:

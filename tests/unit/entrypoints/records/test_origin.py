@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 
 from entrypoints.machine import topology
+from entrypoints.machine.facts import Core, NumaNode, Topology
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.plan import planner, preload
 from entrypoints.records import origin, record
@@ -41,3 +43,28 @@ def test_a_rank_knows_its_plan_and_the_first_one_of_a_node_its_topology(monkeypa
             [[], False],
         )[local_rank]
         assert json.loads(record.encode(start))["threads"] == 3
+
+
+def test_the_topology_of_a_machine_with_thousands_of_cpus_fits_into_a_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Linux limits a variable to 128 KiB."""
+    every, order = frozenset(range(4096)), random.Random(0)
+    cores = tuple(Core((cpu, cpu + 2048), (cpu, cpu + 2048), cpu // 64, cpu // 64) for cpu in range(2048))
+    nodes = tuple(
+        NumaNode(node, tuple(sorted(cpu for core in cores if core.node == node for cpu in core.cpus)), 1 << 40)
+        for node in range(32)
+    )
+    host = Topology(
+        "x86_64", "Intel(R) Xeon(R)", ("avx512f",), "amx_bf16", every, cores, nodes, agent_cpus=every,
+        parent_cpus=every, launcher_cpus=every, group_cpus=every,
+    )  # fmt: skip
+    place = DistributedEnvironment(0, 32, 0, 32, launcher="torchrun")
+    plan = planner.plan(place, host, {}, preload.find({}), "gloo")
+    command = ["train", *(f"--file={order.getrandbits(64)}" for _ in range(500))]
+    exported = origin.export(command, plan, host, [])
+    assert len(exported) < 100_000
+    monkeypatch.setattr(origin, "_FOUND", {})
+    origin.keep(exported)
+    start = origin.start()
+    assert (start.command, len(start.topology["cores"])) == (command, 2048)
