@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+import signal
 import sys
 from typing import NoReturn
 
@@ -28,6 +29,8 @@ def main() -> NoReturn:
     from entrypoints.rank.work import work
 
     _buffer_lines()
+    if contract.RECORDS not in os.environ:  # no launcher of the stack records how its ranks end
+        record_sigterm()
     environment, preloaded = start.read_exported(os.environ)
     for warning in preload.verify(preloaded):
         say(f"warning: rank {environment.rank}: {warning}")
@@ -52,6 +55,22 @@ def main() -> NoReturn:
     if code:
         exit_failed(code)
     exit_finished()
+
+
+def record_sigterm() -> None:
+    """Record a SIGTERM before it ends this process, as any process, unless the script handles the signal."""
+    own = os.getpid()
+
+    def stop(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        try:
+            if os.getpid() == own:  # forked children inherit this function
+                _finish_records("stop", signal.Signals(number).name)
+        finally:
+            os.kill(os.getpid(), number)
+
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, stop)
 
 
 def _finish_records(event: str, why: str) -> None:

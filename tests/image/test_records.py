@@ -21,7 +21,8 @@ import os, signal, time
 import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
-IS_FIRST = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+IS_FIRST = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+assert IS_FIRST or not os.path.exists("/output/report.html"), "a restart has waited for a report"
 NAMES = ("SLOW", "KILLED", "FAILED", "STOPPED", "STEPS")
 SLOW, KILLED, FAILED, STOPPED, STEPS = (int(os.environ.get(name, -1)) for name in NAMES)
 
@@ -41,7 +42,7 @@ class Fault(TrainerCallback):
         if IS_FIRST and state.global_step == 7 and args.process_index == FAILED:
             raise RuntimeError("no more rows")
         if state.global_step == 7 and args.process_index == STOPPED:
-            os.kill(os.getppid(), signal.SIGTERM)  # launch
+            os.kill(os.getppid(), signal.SIGTERM)  # launch, or tini
             time.sleep(60)
 
 
@@ -69,16 +70,18 @@ Launch = Callable[..., tuple[int, Path]]
 
 @pytest.fixture
 def launch(run_in_image: RunInImage, tmp_path: Path) -> Launch:
-    """Runs the script on two ranks. Returns the exit code and the output folder."""
+    """Runs the script on two ranks, or on one without `launch`. Returns the exit code and the output folder."""
     tmp_path.chmod(0o755)
     (tmp_path / "script.py").write_text(SCRIPT)
     output = tmp_path / "output"
     output.mkdir()
     output.chmod(0o777)
 
-    def start(*options: str, restarts: int = 0, **environment: object) -> tuple[int, Path]:
+    def start(*options: str, ranks: int = 2, restarts: int = 0, **environment: object) -> tuple[int, Path]:
+        launcher = ("launch", f"--nproc-per-node={ranks}", f"--max-restarts={restarts}", "--")
         done = run_in_image(
-            *("launch", "--nproc-per-node=2", f"--max-restarts={restarts}", "--", "run", *options, "/s/script.py"),
+            *(launcher if ranks > 1 else ()),
+            *("run", *options, "/s/script.py"),
             env={**ONE_THREAD, **{name: str(value) for name, value in environment.items()}},
             docker_args=("--volume", f"{tmp_path}:/s:ro", "--volume", f"{output}:/output"),
         )
@@ -198,8 +201,9 @@ def test_a_failed_job_has_a_report_with_the_first_failure(launch: Launch, fault:
     assert expected in (output / "report.html").read_text()
 
 
-def test_a_stopped_job_has_a_report(launch: Launch) -> None:
-    code, output = launch(STOPPED=1, STEPS=12)
+@pytest.mark.parametrize("ranks", [1, 2], ids=["without launch", "launch"])
+def test_a_stopped_job_has_a_report(launch: Launch, ranks: int) -> None:
+    code, output = launch(ranks=ranks, STOPPED=ranks - 1, STEPS=12)
     assert code == contract.TERMINATED_EXIT_CODE
     assert failures(job.read(output)) == []
     assert "Stopped by SIGTERM after " in (output / "report.html").read_text()

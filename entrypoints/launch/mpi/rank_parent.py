@@ -24,6 +24,7 @@ from entrypoints.launch.mpi import hydra, ssh_user
 from entrypoints.launch.mpi.node_watch import write_state
 from entrypoints.placement.detect import detect
 from entrypoints.rank.exit import report_usage_error
+from entrypoints.records.writer import Failed
 from entrypoints.report import at_end
 
 _PR_SET_PDEATHSIG = 1
@@ -50,7 +51,9 @@ def main(argv: list[str]) -> int:
     write_state(folder, place.rank, {**state, "code": code, "at": time.time()})
     if code:
         found = failed_rank(place.rank, place.local_rank, place.node_rank, code, at=time.time())
-        recorded.record(for_records([found]), and_report=place.local_rank == 0)
+        # Without a failed rank, a rank that SIGTERM ends was stopped with the job.
+        ended = for_records([found]) or [Failed(place.rank, "SIGTERM", found.at, "stop")]
+        recorded.record(ended, and_report=place.local_rank == 0)
     own.cleanup()
     return code if code >= 0 else 128 - code
 

@@ -1,0 +1,52 @@
+"""A rank's parent records how the rank ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from entrypoints import contract
+from entrypoints.records import job
+from tests.unit.entrypoints import ROOT
+
+RANK = """
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from entrypoints.records import writer
+from entrypoints.records.record import Start
+
+writer.begin(Path(sys.argv[1]), Start(time.time(), last_step=20))
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+PARENT = """
+import sys
+
+from entrypoints.launch.mpi import rank_parent
+
+rank_parent.python_command = lambda *_: [sys.executable, "-c", *sys.argv[1:]]
+sys.exit(rank_parent.main([]))
+"""
+
+
+def test_a_rank_that_was_stopped_has_a_report(tmp_path: Path) -> None:
+    output, watch = tmp_path / "output", tmp_path / "watch"
+    watch.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", PARENT, RANK, str(output)],
+        check=False,
+        timeout=60,
+        cwd=ROOT,
+        env={**os.environ, contract.WATCH: str(watch)},
+    )
+    assert done.returncode == contract.TERMINATED_EXIT_CODE == 128 + signal.SIGTERM
+    end = job.read(output).end
+    assert end is not None
+    assert (end.name, end.text) == ("stop", "SIGTERM")
+    assert "Stopped by SIGTERM after 0 of 20 steps" in (output / "report.html").read_text()

@@ -1,0 +1,50 @@
+"""A rank that is stopped records that, and has a report."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from entrypoints.records import job
+from tests.unit.entrypoints import ROOT
+
+TRAINS = """
+import multiprocessing
+import signal
+import sys
+import time
+from pathlib import Path
+
+from entrypoints.rank import worker
+from entrypoints.records import writer
+from entrypoints.records.record import Start
+
+worker.record_sigterm()
+writer.begin(Path(sys.argv[1]), Start(time.time(), last_step=20))
+fork = multiprocessing.get_context("fork")
+runs = fork.Event()
+child = fork.Process(target=lambda: (runs.set(), time.sleep(60)))
+child.start()
+runs.wait()
+child.terminate()
+child.join()
+print(child.exitcode, flush=True)
+time.sleep(60)
+"""
+
+
+def test_sigterm_ends_a_rank_with_a_report(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", TRAINS, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as rank:
+        assert rank.stdout is not None
+        assert rank.stdout.readline() == f"{-signal.SIGTERM}\n"
+        assert job.read(tmp_path).end is None, "a child has recorded the end"
+        rank.terminate()
+        assert rank.wait(30) == -signal.SIGTERM
+    end = job.read(tmp_path).end
+    assert end is not None
+    assert (end.name, end.text) == ("stop", "SIGTERM")
+    assert "Stopped by SIGTERM after 0 of 20 steps" in (tmp_path / "report.html").read_text()
