@@ -94,7 +94,7 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
 
     def describe_restart(failures: Failures) -> str:
         found = rank_failures(failures, _node_name(options), kills)
-        recorded.record(for_records(found))
+        recorded.record(for_records(found), and_report=False)  # the restart does not wait for a page
         kills.forget()
         return first_failure(found).text
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 from entrypoints.cli.errors import UsageError
@@ -12,6 +13,12 @@ from entrypoints.records import record
 from entrypoints.records.record import Event, Line, Log, Sample, Start, Steps
 
 ENDS = ("end", "failure", "stop")
+# The first steps after each start allocate memory and generate kernels.
+_WARM_UP = 3
+# Records of steps, and samples, that are read of all ranks, and at least of each rank: 0.6 kB each.
+_MOST_RECORDS = 64_000
+_FEWEST_RECORDS = 400
+_BYTES_AT_ONCE = 1 << 20
 
 
 @dataclass
@@ -70,6 +77,35 @@ class Rank:
         """The start that wrote this line."""
         times = [start.time for start in self.starts]
         return self.starts[max(1, bisect.bisect_right(times, line.time)) - 1]
+
+    def is_warm_up(self, steps: Steps) -> bool:
+        """Whether these are among the first steps after a start."""
+        return steps.step - self.start_of(steps).first_step <= _WARM_UP
+
+    def shorten(self, size: int, most: int) -> int:
+        """Join the records of each `size` steps, and of more while there are more than `most`. Returns the size.
+
+        Ranks with the same steps and size have records of the same steps. Warm-up steps and losses that are not
+        numbers stay apart. Of too many samples, every second one stays, with the first and the last one.
+        """
+        if not self.starts:
+            return size
+        while len(self.samples) > most:
+            del self.samples[1:-1:2]
+        self._join(size)
+        while len(self.steps) > most and size < self.steps[-1].step:
+            size *= 2
+            self._join(size)
+        return size
+
+    def _join(self, size: int) -> None:
+        """A size of a power of two joins what smaller sizes have joined."""
+
+        def key(one: Steps) -> tuple[int, float, bool, bool]:
+            return (one.step - 1) // size, self.start_of(one).time, self.is_warm_up(one), one.loss is None
+
+        if size > 1:
+            self.steps = [record.summed([*part]) for _, part in groupby(self.steps, key)]
 
     @property
     def last_lines(self) -> list[Line]:
@@ -137,9 +173,20 @@ class Job:
 
 
 def read(output: Path) -> Job:
-    """The records in OUTPUT/_records. Raises UsageError if there are none."""
+    """The records in OUTPUT/_records. Raises UsageError if there are none.
+
+    The records of many ranks are joined while they are read: rank 0 writes the report in the job's own memory.
+    """
     files = sorted((output / record.FOLDER).glob("rank-*.jsonl"))
-    job = of(output, (Rank().add(path.read_bytes()) for path in files))
+    most, size = max(_FEWEST_RECORDS, _MOST_RECORDS // max(1, len(files))), 1
+    ranks = [Rank() for _ in files]
+    for path, rank in zip(files, ranks):
+        with path.open("rb") as file:
+            while lines := file.readlines(_BYTES_AT_ONCE):
+                size = rank.add(b"".join(lines)).shorten(size, most)
+    for rank in ranks:
+        rank.shorten(size, most)
+    job = of(output, ranks)
     if job is None:
         raise UsageError(
             f"'{output}' holds no records of a job: expected {record.FOLDER}/rank-*.jsonl; name "

@@ -20,8 +20,6 @@ from entrypoints.records.record import SUMMED, Sample, Steps, summed
 LEAST_EXCESS = 0.10
 LEAST_CONSISTENCY = 0.75
 LEAST_STEPS = 10
-# The first steps allocate memory and generate kernels.
-_WARM_UP = 3
 # A cause is named if it explains this share of the difference. Not measurable in seconds: more remote memory.
 _EXPLAINS = 0.25
 _MORE_REMOTE = 0.2
@@ -152,7 +150,7 @@ def window(rank: Rank, last: int | None) -> Sequence[Steps]:
     """The records of the `last` steps; without `last`, all but those of the first steps after each start."""
     steps = rank.steps
     if last is None:
-        return [one for one in steps if one.step - rank.start_of(one).first_step > _WARM_UP] or steps
+        return [one for one in steps if not rank.is_warm_up(one)] or steps
     begin = len(steps)
     while begin and last > 0:
         begin -= 1

@@ -1,0 +1,80 @@
+"""The records of many ranks are read in little memory, and say the same."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from entrypoints.records import job, record, stragglers
+from entrypoints.records.job import Job
+from entrypoints.records.record import Event
+from entrypoints.report import document
+from tests import synthetic_records
+
+RANKS, STEPS = 4, 3000
+
+
+def read(output: Path) -> tuple[Job, int]:
+    """The job, and the most memory that was in use while it was read."""
+    tracemalloc.start()
+    found = job.read(output)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return found, peak
+
+
+def test_few_records_of_a_large_job_stay_and_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = {3: {"compute": 1.3, "throttled": 0.5, "delayed": 0.5}}
+    synthetic_records.write(tmp_path, RANKS, STEPS, slow=slow)
+    for rank in range(RANKS):  # a restart within what becomes one record
+        last = job.read(tmp_path).ranks[rank].steps[-1]
+        again = synthetic_records.start(rank, RANKS, 2, 4000, time=last.time + 600, first_step=2901)
+        more: dict[str, Any] = {"slowest": 1.3, **slow.get(rank, {})}
+        lines = synthetic_records.lines(again, 2901, 4000, **more)
+        synthetic_records.append(tmp_path, [again, *lines, Event(lines[-1].time, 4000, "end")])
+    complete, whole = read(tmp_path)
+    monkeypatch.setattr(job, "_MOST_RECORDS", 400 * RANKS)
+    monkeypatch.setattr(job, "_BYTES_AT_ONCE", 100_000)
+    short, peak = read(tmp_path)
+    assert peak < 0.35 * whole
+    for one in short.ranks.values():
+        assert 200 <= len(one.steps) <= 400
+        assert len(one.samples) <= 400
+        assert sum(steps.steps for steps in one.steps) == 4000
+        assert one.repeated == 99
+    assert len({tuple(one.step for one in rank.steps) for rank in short.ranks.values()}) == 1
+    for number, share in stragglers.shares(complete).items():
+        other = stragglers.share_of(short.ranks[number])
+        assert other is not None
+        assert vars(replace(other, remote=0.0)) == pytest.approx(vars(replace(share, remote=0.0)), rel=0.01)
+    found, expected = stragglers.find(short), stragglers.find(complete)
+    assert found is not None
+    assert expected is not None
+    assert (found.rank, found.cause) == (expected.rank, expected.cause) == (3, "quota")
+    now = complete.time
+    assert document.document(short, {}, [], now).verdict == document.document(complete, {}, [], now).verdict
+
+
+def test_the_step_since_which_the_loss_is_not_a_number_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synthetic_records.write(tmp_path, 1, STEPS)
+    path = record.path(tmp_path, 0)
+    lines = [record.decode(text) for text in path.read_text().splitlines()]
+    monkeypatch.setattr(job, "_MOST_RECORDS", 400)
+    path.write_text(
+        "".join(
+            record.encode(
+                replace(line, loss=None) if isinstance(line, record.Steps) and line.step > 2345 else line
+            )
+            for line in lines
+            if line is not None
+        )
+    )
+    steps = job.read(tmp_path).first.steps
+    assert len(steps) <= 400
+    assert max(one.step for one in steps if one.loss is not None) == 2345
