@@ -37,7 +37,8 @@ class PodRequest:
     key: KeyOption = ""
     nodes: Annotated[int, "pods that train, one on each node of the cluster"] = 2
     ranks_per_node: Annotated[
-        str, "training processes in each pod, or auto: one for each NUMA node; default: auto, but 1 for an mpijob"
+        str,
+        "training processes in each pod, or auto: one for each NUMA node; default: auto (mpijob: 1, never auto)",
     ] = ""
     cpus: Annotated[
         int, "required: CPUs of each pod (request and limit); leave some of the node's CPUs for the system"
