@@ -71,12 +71,16 @@ def _remove_own() -> None:
 
 
 def _remove_stale() -> None:
-    for file in DIRECTORY.iterdir():
+    """Of this user. A file that cannot be removed stays: another rank may have removed it."""
+    files: list[Path] = []
+    with contextlib.suppress(OSError):
+        files += DIRECTORY.iterdir()
+    for file in files:
         name = re.fullmatch(rf"(\d+):{os.geteuid()}:\d+", file.name)
         if name is None or Path(f"/proc/{name[1]}").exists():
             continue
-        try:
-            if time.time() - file.stat().st_mtime > STALE_SECONDS:
+        with contextlib.suppress(OSError):
+            found = file.stat()
+            # In containers of different users, users of the host can have the same number.
+            if found.st_uid == os.geteuid() and time.time() - found.st_mtime > STALE_SECONDS:
                 file.unlink()
-        except FileNotFoundError:
-            pass  # removed by another rank
