@@ -45,7 +45,8 @@ create, ProcessGroupCCL = _backend.create, _backend.ProcessGroupCCL
 
 
 def _create(options: _DistributedBackendOptions, _backend_options: object) -> torch.distributed.Backend:
-    covers_all = not options.global_ranks_in_group or options.group_size == torch.distributed.get_world_size()
+    ranks = list(options.global_ranks_in_group)  # empty for the default group
+    covers_all = not ranks or options.group_size == torch.distributed.get_world_size()
     with _shm.recorded(opened_by_all=covers_all):
         return create(
             store=options.store,
@@ -53,8 +54,8 @@ def _create(options: _DistributedBackendOptions, _backend_options: object) -> to
             size=options.group_size,
             timeout=options.timeout,
             name=options.group_id,
-            # Empty for a group of all ranks.
-            global_ranks=[] if covers_all else list(options.global_ranks_in_group),
+            global_ranks=ranks,
+            covers_job=covers_all,
         )
 
 

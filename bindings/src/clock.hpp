@@ -9,11 +9,18 @@ namespace ccl_backend {
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
+// A deadline after a longer limit could be later than the clock can represent.
+constexpr Milliseconds kLongestLimit = std::chrono::hours(100 * 365 * 24);
+
+inline Milliseconds bounded(Milliseconds limit) {
+  return std::min(limit, kLongestLimit);
+}
+
 // A time limit that starts when it is constructed.
 class TimeLimit {
  public:
   explicit TimeLimit(Milliseconds limit)
-      : began(Clock::now()), deadline(began + limit), seconds(limit.count() / 1000.0) {}
+      : began(Clock::now()), deadline(began + bounded(limit)), seconds(limit.count() / 1000.0) {}
 
   // At least 1 ms: the store takes zero for "no limit".
   Milliseconds left() const {

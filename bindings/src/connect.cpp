@@ -109,7 +109,7 @@ class Turn {
 using Communicator = std::shared_ptr<ccl::communicator>;
 
 Communicator create(
-    int size, int rank, const std::vector<int64_t>& global_ranks, const std::shared_ptr<StoreExchange>& exchange,
+    int size, int rank, const std::vector<int64_t>& reached, const std::shared_ptr<StoreExchange>& exchange,
     Attempt& attempt) {
   const auto guard = Engine::instance().lock();
   attempt.begin();
@@ -117,7 +117,7 @@ Communicator create(
   try {
     initialize_library();
     created = std::make_shared<ccl::communicator>(ccl::create_communicator(size, rank, exchange));
-    communicator_made(global_ranks);
+    communicator_made(reached);
   } catch (...) {
     (void)attempt.end();
     throw;
@@ -143,7 +143,7 @@ std::unique_ptr<ccl::communicator> connect(
   try {
     // The last step in oneCCL waits for the peers without a limit.
     const auto created = run_bounded<Communicator>(
-        [=, size = group.size, rank = group.rank, ranks = group.global_ranks] {
+        [=, size = group.size, rank = group.rank, ranks = group.reached()] {
           return create(size, rank, ranks, exchange, *attempt);
         },
         limit, check);

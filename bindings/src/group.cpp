@@ -47,7 +47,7 @@ Group::Group(GroupOptions given)
   for (size_t lane = 0; lane < lanes_.size(); ++lane) {
     lanes_[lane].callbacks = std::make_shared<OrderedCallbacks>(static_cast<int>(lane) + 1);
   }
-  check_reach(options.global_ranks, options.where());
+  check_reach(options.reached(), options.where());
   join(options, *options.store, limit);
   if (options.size > 1) {
     const auto deadline = std::min(Clock::now() + kConnectLifeline, limit.deadline);
@@ -92,6 +92,9 @@ void Group::close() noexcept {
       (void)lane.paths.across.release();
     }
     (void)mailbox_.release();
+  }
+  if (getpid() != process) {
+    return; // a thread of the parent may have held the mutex during the fork
   }
   // Destroyed last, and without the lock: this reports to the other ranks that this rank has left.
   std::shared_ptr<Lifeline> lifeline;

@@ -22,10 +22,10 @@ namespace ccl_backend {
 class OrderedCallbacks;
 
 // Lanes: calls of the user's threads use lane 0. Collectives that a future's callback calls use lane 1, which has its
-// own communicator; collectives that callbacks of those futures call use lane 2, and so on. Callbacks run beside the
-// user's threads, so the two sets of calls have no common order that is the same on all ranks. torch runs the callback
-// of a future that is complete already in the thread that attaches it, which differs between ranks: the lane belongs to
-// the callback, not to the thread.
+// own communicator; collectives that callbacks of those futures call use lane 2, and so on; those that are nested
+// deeper than there are lanes share the last one. Callbacks run beside the user's threads, so the two sets of calls have
+// no common order that is the same on all ranks. torch runs the callback of a future that is complete already in the
+// thread that attaches it, which differs between ranks: the lane belongs to the callback, not to the thread.
 class Group : public std::enable_shared_from_this<Group> {
  public:
   // Every rank of the group has to create it. Raises DistBackendError at the timeout, with the ranks that are missing

@@ -15,11 +15,17 @@ struct GroupOptions {
   int size;
   Milliseconds timeout;
   std::string name;
-  std::vector<int64_t> global_ranks; // empty: all ranks of the job
+  std::vector<int64_t> global_ranks; // in the job; empty: those in the group
+  bool covers_job; // has all ranks of the job, in any order
 
   // "group 0, rank 1 of 2"
   std::string where() const {
     return c10::str("group ", name, ", rank ", rank, " of ", size);
+  }
+
+  // For check_reach.
+  std::vector<int64_t> reached() const {
+    return covers_job ? std::vector<int64_t>() : global_ranks;
   }
 
   int64_t global_rank(int group_rank) const {

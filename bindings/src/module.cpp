@@ -19,14 +19,15 @@ c10::intrusive_ptr<ProcessGroupCCL> create(
     int size,
     std::chrono::milliseconds timeout,
     const std::string& name,
-    const std::vector<int64_t>& global_ranks) {
+    const std::vector<int64_t>& global_ranks,
+    bool covers_job) {
   if (Engine::instance().is_forked()) { // before the store is used, whose connection may be the parent's
     C10_THROW_ERROR(
         DistBackendError,
         c10::str("ccl: a group cannot be created in a forked child of a process that has used ccl, rank ", rank, " of ",
                  size, ": start the process with multiprocessing's method 'spawn'"));
   }
-  return c10::make_intrusive<ProcessGroupCCL>(GroupOptions{store, rank, size, timeout, name, global_ranks});
+  return c10::make_intrusive<ProcessGroupCCL>(GroupOptions{store, rank, size, timeout, name, global_ranks, covers_job});
 }
 
 // A group over a store of the caller's, as Intel's bindings create it. The ranks are those of a whole job.
@@ -35,7 +36,7 @@ c10::intrusive_ptr<ProcessGroupCCL> create_over_store(
   TORCH_CHECK_VALUE(
       0 <= rank && rank < size, "ProcessGroupCCL: rank is ", rank, ", size is ", size, ", expected 0 <= rank < size");
   static std::atomic<int> created{0};
-  return create(store, rank, size, timeout, c10::str("ProcessGroupCCL-", ++created), {});
+  return create(store, rank, size, timeout, c10::str("ProcessGroupCCL-", ++created), {}, true);
 }
 
 // For pybind: converts torch's errors, and releases the GIL.
@@ -123,5 +124,6 @@ PYBIND11_MODULE(_backend, module) {
       py::arg("size"),
       py::arg("timeout"),
       py::arg("name"),
-      py::arg("global_ranks"));
+      py::arg("global_ranks"),
+      py::arg("covers_job"));
 }

@@ -88,7 +88,7 @@ NodeLayout find_layout(
 }
 
 GroupOptions part_of(const GroupOptions& group, const std::vector<int>& ranks) {
-  GroupOptions part{{}, 0, static_cast<int>(ranks.size()), group.timeout, group.name, {}};
+  GroupOptions part{{}, 0, static_cast<int>(ranks.size()), group.timeout, group.name, {}, false};
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i] == group.rank) {
       part.rank = static_cast<int>(i);

@@ -69,7 +69,7 @@ Operation::Operation(std::shared_ptr<Group> group, Call call, uint64_t sequence,
       what_(summarize(call_, sequence, lane)),
       lane_(lane),
       started_(Clock::now()),
-      timeout_(call_.timeout.count() > 0 ? call_.timeout : group_->timeout()),
+      timeout_(bounded(call_.timeout.count() > 0 ? call_.timeout : group_->timeout())),
       bytes_(count_bytes(call_.inputs) + count_bytes(call_.outputs)),
       log_number_(group_->started(what_)) {}
 
@@ -175,7 +175,7 @@ std::vector<at::Tensor> Operation::result() {
 bool Operation::wait(Milliseconds timeout) {
   std::optional<Clock::time_point> limit;
   if (timeout.count() > 0) {
-    limit = Clock::now() + timeout;
+    limit = Clock::now() + bounded(timeout);
   }
   const auto raise_timeout = [&] {
     C10_THROW_ERROR(

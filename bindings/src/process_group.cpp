@@ -101,12 +101,15 @@ bool ProcessGroupCCL::drain(const Group& group) {
 }
 
 void ProcessGroupCCL::leave(const char* reason, bool is_orderly) {
+  if (Engine::instance().is_forked()) {
+    return; // a thread of the parent may have held the mutex during the fork
+  }
   std::shared_ptr<Group> left;
   {
     std::lock_guard<std::mutex> guard(mutex_);
     left.swap(group_);
   }
-  if (!left || Engine::instance().is_forked()) {
+  if (!left) {
     return;
   }
   if (!is_orderly || left->is_broken() || !drain(*left)) {

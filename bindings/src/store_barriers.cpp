@@ -79,7 +79,7 @@ void monitored_barrier(const GroupOptions& group, uint64_t number, Milliseconds 
   if (group.rank != 0) {
     put_text(store, prefix + std::to_string(group.rank), "");
     // Rank 0 may itself arrive just before the limit, and then waits for as long again.
-    if (!has_in_time(store, outcome_key, limit.left() + timeout)) {
+    if (!has_in_time(store, outcome_key, limit.left() + bounded(timeout))) {
       C10_THROW_ERROR(DistBackendError, timed_out(std::to_string(group.global_rank(0))));
     }
   } else if (timeout.count() == 0) { // gloo's message

@@ -14,7 +14,7 @@ namespace ccl_backend {
 // The first communicator creates the transport, and the last one destroys it. Over shared memory, the transport reaches
 // only ranks of the first communicator: a group with another rank would wait forever.
 //
-// `ranks` are numbers in the default group; empty means all ranks.
+// `ranks` are numbers in the default group; empty means all ranks: see GroupOptions::reached.
 
 // Raises ValueError if a communicator of these ranks would wait forever.
 void check_reach(const std::vector<int64_t>& ranks, const std::string& where);

@@ -5,10 +5,12 @@ torchrun --nproc-per-node 2 group_cases.py CASE
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 import weakref
 from datetime import timedelta
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -161,6 +163,38 @@ def constructed() -> None:
         check("rank is 2, size is 2" in str(error), f"a wrong rank raised {error!r}")
     else:
         check(False, "a wrong rank was accepted")
+    endless_timeout(store)
+    another_order(store)
+
+
+def endless_timeout(store: dist.Store) -> None:
+    """A timeout of a thousand years, which the clock cannot represent."""
+    years = timedelta(days=365_000)
+    group = dist.ProcessGroupCCL(store, dist.get_rank(), dist.get_world_size(), years)
+    work = group.allreduce([torch.ones(1)])
+    time.sleep(0.5)  # until the watchdog has checked it
+    work.wait(years)
+    group.barrier().wait()
+
+
+def another_order(store: dist.Store) -> None:
+    """In a group of all ranks in another order, messages name the ranks by their numbers in the job."""
+    package = importlib.import_module("oneccl_bindings_for_pytorch")
+    described = SimpleNamespace(
+        store=dist.PrefixStore("reversed", store),
+        group_id="reversed",
+        group_rank=1 - dist.get_rank(),
+        group_size=2,
+        timeout=timedelta(seconds=50),
+        global_ranks_in_group=[1, 0],
+    )
+    group = package._create(described, None)
+    if dist.get_rank() == 1:
+        error = error_of(lambda: group.monitored_barrier(timedelta(seconds=1)))
+        check("rank 0 did not arrive within 1 s" in error, f"monitored_barrier raised {error!r}")
+        set_key("reported")
+    wait_for_key("reported")
+    group.barrier().wait()
 
 
 def different_tensors() -> None:
