@@ -50,12 +50,19 @@ std::optional<Departure> decode(const Message& message, int size) {
 }
 
 bool Departures::add(const Departure& departure) {
-  const auto same = [&](const auto& known) { return known.rank == departure.rank; };
-  if (std::any_of(all_.begin(), all_.end(), same)) {
+  if (has(departure.rank)) {
     return false;
   }
   all_.push_back(departure);
   return true;
+}
+
+bool Departures::has(int rank) const {
+  return std::any_of(all_.begin(), all_.end(), [&](const auto& known) { return known.rank == rank; });
+}
+
+int Departures::count_others(int rank) const {
+  return static_cast<int>(all_.size()) - (has(rank) ? 1 : 0);
 }
 
 std::optional<Departure> Departures::find(Departure::Kind kind) const {

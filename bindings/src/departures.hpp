@@ -53,6 +53,9 @@ class Departures {
   // Returns false if the rank has a departure already.
   bool add(const Departure& departure);
 
+  bool has(int rank) const;
+  // Of ranks other than this one.
+  int count_others(int rank) const;
   // The first departure of this kind.
   std::optional<Departure> find(Departure::Kind kind) const;
   // A rank that has left a group of `size` and without which the call cannot complete. Lost and failed ranks count as

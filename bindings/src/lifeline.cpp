@@ -64,7 +64,7 @@ Lifeline::~Lifeline() {
     std::lock_guard<std::mutex> guard(rings_mutex);
     rings.erase(ring_);
   }
-  ring_->leave();
+  ring_->leave(false);
 }
 
 void Lifeline::set_sequence(int lane, uint64_t sequence) noexcept {
@@ -95,7 +95,7 @@ void Lifeline::leave_all() noexcept {
     all = rings;
   }
   for (const auto& ring : all) {
-    ring->leave();
+    ring->leave(true);
   }
 }
 

@@ -17,8 +17,8 @@ class Ring;
 // connections that are idle until a rank fails or leaves. When a process ends, for any reason, the kernel closes its
 // connections within milliseconds. A lost host or network is detected after CPU_TRAIN_STACK_UNREACHABLE_SECONDS
 // (default 25). The rank that detects a loss sends a message along the ring, in both directions. Ranks that have left
-// forward nothing: a rank whose two neighbours have left does not learn of later departures. A stopped process
-// (SIGSTOP) is not detected.
+// forward messages until all ranks have departed, or their process ends: a rank whose two neighbours' processes have
+// ended does not learn of later departures. A stopped process (SIGSTOP) is not detected.
 //
 // Threads: a background thread reads the connections. All members may be called from any thread. In a forked child
 // they do nothing.

@@ -25,6 +25,8 @@ using Kind = Departure::Kind;
 // A rank that has left keeps reading for this long: closing a socket with unread data would discard the message that
 // the rank has left.
 constexpr std::chrono::seconds kDrainTime{2};
+// A rank that has left, and that two gaps in the ring separate from other ranks, may wait in vain for their departures.
+constexpr std::chrono::seconds kSeparatedTime{60};
 // For one connection. At most half of the remaining time is used, since the other rank has to learn the outcome before
 // the deadline.
 constexpr std::chrono::seconds kConnectTimeout{20};
@@ -125,7 +127,7 @@ void Ring::send(Neighbour& neighbour, const Departure& departure) {
 void Ring::record(const Departure& departure, const Neighbour* from) {
   std::lock_guard<std::mutex> guard(mutex_);
   const bool is_echo = departure.rank == rank_ && departure.kind != Kind::kLost;
-  if (is_echo || !departures_.add(departure) || has_left_) {
+  if (is_echo || !departures_.add(departure)) {
     return;
   }
   for (auto& neighbour : neighbours_) {
@@ -170,28 +172,53 @@ bool Ring::read(Neighbour& neighbour) {
 
 void Ring::listen() {
   pthread_setname_np(pthread_self(), "ccl-lifeline");
-  std::optional<Clock::time_point> end;
+  bool has_left = false;
+  auto end = Clock::time_point::max();
   const auto is_open = [](const Neighbour& neighbour) { return neighbour.socket.is_open(); };
   while (std::any_of(neighbours_.begin(), neighbours_.end(), is_open)) {
     std::array<pollfd, 3> wanted{};
     for (size_t i = 0; i < neighbours_.size(); ++i) {
       wanted[i] = {neighbours_[i].socket.descriptor(), POLLIN, 0}; // poll ignores -1
     }
-    wanted[2] = {end ? -1 : wake_.descriptor(), POLLIN, 0};
-    if (end && Clock::now() >= *end) {
+    wanted[2] = {has_left ? -1 : wake_.descriptor(), POLLIN, 0};
+    if (Clock::now() >= end) {
       return;
     }
-    if (poll(wanted.data(), wanted.size(), end ? milliseconds_until(*end) : -1) < 0 && errno != EINTR) {
+    const bool has_end = end != Clock::time_point::max();
+    if (poll(wanted.data(), wanted.size(), has_end ? milliseconds_until(end) : -1) < 0 && errno != EINTR) {
       return;
     }
-    if (wanted[2].revents != 0) {
-      end = Clock::now() + kDrainTime;
-    }
+    has_left = has_left || wanted[2].revents != 0;
     for (size_t i = 0; i < neighbours_.size(); ++i) {
       if (wanted[i].revents != 0 && !read(neighbours_[i])) {
         std::lock_guard<std::mutex> guard(mutex_);
         neighbours_[i].socket.close();
       }
+    }
+    if (const auto time = has_left ? time_to_end() : std::nullopt) {
+      end = std::min(end, Clock::now() + *time);
+    }
+  }
+}
+
+std::optional<std::chrono::seconds> Ring::time_to_end() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (departures_.count_others(rank_) == size_ - 1) { // and has sent them on
+    close_for_writing();
+    return kDrainTime;
+  }
+  const auto is_open = [](const auto& neighbour) { return neighbour.socket.is_open(); };
+  const auto is_here = [&](const auto& neighbour) { return is_open(neighbour) && !departures_.has(neighbour.rank); };
+  const bool is_separated = !std::all_of(neighbours_.begin(), neighbours_.end(), is_open) &&
+      std::none_of(neighbours_.begin(), neighbours_.end(), is_here);
+  return is_separated ? std::make_optional(kSeparatedTime) : std::nullopt;
+}
+
+void Ring::close_for_writing() {
+  for (auto& neighbour : neighbours_) {
+    neighbour.is_writable = false;
+    if (neighbour.socket.is_open()) {
+      shutdown(neighbour.socket.descriptor(), SHUT_WR);
     }
   }
 }
@@ -211,7 +238,7 @@ void Ring::fail() noexcept {
   }
 }
 
-void Ring::leave() noexcept {
+void Ring::leave(bool at_exit) noexcept {
   if (is_inherited()) {
     return;
   }
@@ -225,9 +252,9 @@ void Ring::leave() noexcept {
     if (!has_failed_) { // a failure has been sent already
       send(neighbour, departure);
     }
-    if (neighbour.socket.is_open()) {
-      shutdown(neighbour.socket.descriptor(), SHUT_WR);
-    }
+  }
+  if (at_exit) {
+    close_for_writing();
   }
   const uint64_t one = 1;
   (void)!write(wake_.descriptor(), &one, sizeof(one));

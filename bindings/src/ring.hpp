@@ -23,7 +23,8 @@ class Ring {
 
   // Connects to both neighbours; see Lifeline.
   void connect(c10d::Store& store, Deadline deadline);
-  // Reads messages. Returns soon after `leave`, or when both connections are closed.
+  // Reads messages and forwards them, also after `leave`. Returns soon after all ranks have departed, or when both
+  // connections are closed.
   void listen();
 
   // See Lifeline.
@@ -34,7 +35,8 @@ class Ring {
   }
   void withdraw(int lane, uint64_t sequence) noexcept;
   void fail() noexcept;
-  void leave() noexcept;
+  // `at_exit`: the process ends, so that nothing can be forwarded.
+  void leave(bool at_exit) noexcept;
   std::optional<Departure> find(Departure::Kind kind) const;
   std::optional<Departure> find_left(const Needs& needs) const;
 
@@ -55,6 +57,9 @@ class Ring {
   // Stores the departure and forwards it.
   void record(const Departure& departure, const Neighbour* from);
   void send(Neighbour& neighbour, const Departure& departure);
+  void close_for_writing();
+  // After `leave`: how long this rank still has to read. None: until other ranks depart.
+  std::optional<std::chrono::seconds> time_to_end();
   // Of this rank's departure. With the mutex held.
   Sequences sequences() const;
 

@@ -77,12 +77,26 @@ def test_an_invalid_message_is_ignored(survived: tuple[Reports, str], forged: st
     assert output.count("ccl: rank 1 received an invalid message from rank 0") == 2, output
 
 
-def test_an_abort_is_reported_to_all_ranks_while_all_are_alive(image: str) -> None:
-    reports, output = run_cases(image, "abort", ranks=4)
-    assert sorted(reports["abort"]) == [0, 1, 2, 3], output
-    for rank in (0, 1, 3):
+@pytest.fixture(scope="module")
+def five_ranks(image: str) -> tuple[Reports, str]:
+    """The cases in which some ranks give up or leave a group before others."""
+    return run_cases(image, "abort left", ranks=5)
+
+
+def test_an_abort_is_reported_to_all_ranks_while_all_are_alive(five_ranks: tuple[Reports, str]) -> None:
+    reports, output = five_ranks
+    assert sorted(reports["abort"]) == [0, 1, 2, 3, 4], output
+    for rank in (0, 1, 3, 4):
         assert "rank 2 has given the group up" in reports["abort"][rank]["error"]
         assert reports["abort"][rank]["used"] < SOON
+
+
+def test_ranks_that_have_left_report_the_departures_of_others(five_ranks: tuple[Reports, str]) -> None:
+    reports, output = five_ranks
+    for name, reason in (("left", "rank 3 has left the group"), ("killed", "rank 3 has ended")):
+        error, seconds = reports["left"][0][name]
+        assert reason in error, output
+        assert seconds < SOON, output
 
 
 def test_a_child_forked_while_the_ranks_connect_inherits_no_connection(survived: tuple[Reports, str]) -> None:

@@ -247,7 +247,41 @@ def abort() -> None:
     dist.barrier()  # of another group: all ranks are alive
 
 
-CASES = {function.__name__: function for function in (attack, frozen, refused, rank, kind, forked, seconds, abort)}
+def left() -> None:
+    """The neighbours of rank 0 leave two groups. Then rank 3 leaves the first group, and is killed."""
+    groups = create_group(25), create_group(25)
+    dist.barrier()
+    if RANK in (1, 4):
+        for group in groups:
+            dist.destroy_process_group(group)
+    dist.barrier()
+    if RANK == 3:
+        dist.destroy_process_group(groups[0])
+    if RANK == 0:
+        receive_from_3("left", groups[0])
+    dist.barrier()
+    store = dist.distributed_c10d._get_default_store()
+    if RANK == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if RANK == 0:
+        receive_from_3("killed", groups[1])
+        store.set("received", "")
+        time.sleep(2)  # rank 0 serves the store: it must not exit first
+    store.wait(["received"], timedelta(seconds=60))
+
+
+def receive_from_3(name: str, group: Any) -> None:
+    """Report what a receive raises, and after how long."""
+    begin = time.monotonic()
+    try:
+        dist.recv(torch.ones(1), 3, group=group)
+    except RuntimeError as error:
+        case.report[name] = str(error).splitlines()[0], time.monotonic() - begin
+
+
+CASES = {
+    function.__name__: function for function in (attack, frozen, refused, rank, kind, forked, seconds, abort, left)
+}
 
 if __name__ == "__main__":
     create = package.create
