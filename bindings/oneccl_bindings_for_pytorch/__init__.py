@@ -149,10 +149,12 @@ def _in_next_lane(attach: Callable[..., Any]) -> Callable[..., Any]:
     return attach_in_next_lane
 
 
-def _backend_of(group: object) -> Any:
+def _backend_of(group: Any) -> Any:
     """The ccl backend of a group, or None."""
-    cpu = torch.device("cpu")
-    backend = group._get_backend(cpu) if cpu in getattr(group, "_device_types", ()) else None
+    try:
+        backend = group._get_backend(torch.device("cpu"))
+    except (AttributeError, RuntimeError):  # not a group, or one without a backend for CPUs
+        return None
     return backend if isinstance(backend, ProcessGroupCCL) else None
 
 
@@ -197,7 +199,6 @@ torch._C._collect_all = _with_places(torch._C._collect_all)
 _Work = torch._C._distributed_c10d.Work
 _Work.get_future = _with_place(_Work.get_future)
 if _release < (2, 0):  # a group is its own backend
-    ProcessGroupCCL._device_types = [torch.device("cpu")]
     ProcessGroupCCL._get_backend = lambda self, _device: self
 if _release >= (2, 3):
     _c10d._set_pg_timeout = _with_timeout(_c10d._set_pg_timeout)
