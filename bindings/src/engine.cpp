@@ -22,6 +22,7 @@ constexpr int64_t kUnknownBytes = 32 << 20;
 constexpr std::chrono::seconds kExitTimeout{5};
 
 thread_local bool is_progress_thread = false;
+thread_local bool is_ending_process = false;
 std::atomic<Engine*> created{nullptr}; // the instance, once it exists
 
 // Releasing the last reference to a tensor may need the GIL, so the engine's own thread leaves it to Completions.
@@ -56,6 +57,7 @@ void Engine::end() noexcept {
   if (is_forked() || stopping_.exchange(true)) {
     return;
   }
+  is_ending_process = true;
   Watchdog::withdraw_all();
   Lifeline::leave_all();
   Completions::instance().stop();
@@ -174,7 +176,9 @@ void Engine::wait(Operation& operation, std::optional<Clock::time_point> limit) 
     return;
   }
   const auto finished = [&] { return operation.finished_.load(std::memory_order_acquire); };
-  if (stopping_ && !finished()) { // threads that are waiting already stay in the loop below
+  // Other threads stay in the loop below. Python ends a thread that asks for the GIL during its shutdown, by unwinding
+  // the stack, and the destructor of pybind's gil_scoped_release would turn that into a crash.
+  if (stopping_ && !finished() && (is_ending_process || Completions::depth() > 0)) {
     C10_THROW_ERROR(DistBackendError, "ccl: the process is ending");
   }
   ++waiting_;

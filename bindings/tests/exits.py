@@ -9,10 +9,12 @@ and reach the end of the script. All ranks are forked from one process that has 
 from __future__ import annotations
 
 import argparse
+import atexit
 import importlib
 import os
 import sys
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,7 +22,17 @@ import torch
 import torch.distributed as dist
 from transport import variables
 
-importlib.import_module("oneccl_bindings_for_pytorch")  # registers the backend
+stopped = threading.Event()
+
+
+@atexit.register
+def pause() -> None:
+    stopped.set()
+    time.sleep(0.1)
+
+
+# Registers the backend, and a handler that stops it. Handlers run last in, first out: before the one above.
+importlib.import_module("oneccl_bindings_for_pytorch")
 
 
 def run_rank(folder: Path, number: int, rank: int) -> None:
@@ -34,6 +46,8 @@ def run_rank(folder: Path, number: int, rank: int) -> None:
             work.get_future().then(lambda done: print(done))
         if number % 5 == 0:  # a thread that is inside the backend when the process exits
             threading.Thread(target=work.wait, daemon=True).start()
+        if number % 5 == 1:  # a thread that enters it after the backend has stopped
+            threading.Thread(target=lambda: stopped.wait() and work.wait(), daemon=True).start()
     else:
         dist.irecv(torch.ones(5))
     if number % 7 == 0:
