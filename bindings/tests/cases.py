@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 TIMEOUT = timedelta(seconds=60)
+RELEASE = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
 def check(condition: bool, message: str) -> None:
@@ -40,7 +41,10 @@ class Wrapped(dist.Store):
         return bytes(self.store.get(key))
 
     def check(self, keys: list[str]) -> bool:
-        return bool(self.store.check(keys))
+        if hasattr(self.store, "check"):
+            return bool(self.store.check(keys))
+        # torch 2.1 and older. For a missing key, compare_set returns the expected value and stores nothing.
+        return all(self.store.compare_set(key, "missing", "missing") != b"missing" for key in keys)
 
     def wait(self, keys: list[str], *timeout: timedelta) -> None:
         self.store.wait(keys, *timeout)

@@ -74,30 +74,21 @@ time.sleep(60)
 # Rank 1 dies when oneCCL exchanges its first address, or before it has joined.
 CONNECT = """
 import os, signal, sys, torch.distributed as dist
-import oneccl_bindings_for_pytorch as package
+import oneccl_bindings_for_pytorch
+sys.path.append("/checks")
+from cases import Wrapped, error_of, new_group, wrap_stores
 
-class Dying(dist.Store):
-    def __init__(self, store):
-        super().__init__()
-        self.store = store
+class Dying(Wrapped):
     def set(self, key, value):
         later = ("lifeline", "joined")
         earlier = {"before": (), "sharing": later, "connecting": (*later, "shared", "node")}
         if not any(word in key for word in earlier[sys.argv[1]]):
             os.kill(os.getpid(), signal.SIGKILL)
-        self.store.set(key, value)
-    def clone(self): return self
-    def get(self, key): return self.store.get(key)
-    def check(self, keys): return self.store.check(keys)
-    def wait(self, keys, *timeout): return self.store.wait(keys, *timeout)
-    def add(self, key, value): return self.store.add(key, value)
+        super().set(key, value)
 
-create = package.create
-if os.environ["RANK"] == "1":
-    package.create = lambda store, **options: create(store=Dying(store), **options)
-try:
-    dist.new_group(backend="ccl", timeout=__import__("datetime").timedelta(seconds=5))
-except RuntimeError as error:
+if dist.get_rank() == 1:
+    wrap_stores(Dying)
+if error := error_of(lambda: new_group(seconds=5)):
     print(f"rank {dist.get_rank()}: {error}".splitlines()[0] + "\\n", end="", flush=True)
     os._exit(5)
 """
@@ -136,7 +127,7 @@ def script(tmp_path: Path) -> Path:
 
 
 def mounted(folder: Path) -> tuple[str, ...]:
-    return ("--volume", f"{folder}:/scripts:ro", "--shm-size", "1g")
+    return ("--volume", f"{folder}:/scripts:ro", "--volume", f"{CHECKS}:/checks:ro", "--shm-size", "1g")
 
 
 def growth_without_leaks(output: str) -> dict[str, int]:
