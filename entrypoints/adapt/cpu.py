@@ -1,13 +1,14 @@
-"""Use the CPU in scripts that do not ask for it, and keep accelerate's device compatible with IPEX.
+"""Use the CPU in scripts that do not ask for it, and keep accelerate from copying the model.
 
 Since accelerate 1.13, a rank without CUDA and without `use_cpu` is a separate job: every rank silently trains on
 all rows, and `bf16` is refused ("You need to assign use_cpu"). transformers before 4.32 calls the field no_cuda.
 `_no_trainer` scripts create accelerate's Accelerator themselves, which needs the same setting.
 
 Since accelerate 0.29, the device of a rank in a group is `cpu:N`, which torch treats as another device than `cpu`:
-the `model.to(device)` of Trainer and of `Accelerator.prepare` copies every weight. IPEX's layers continue to use
-the memory into which IPEX packed their weights, while the optimizer changes the copies: the model silently learns
-nothing. On torch before 2.7, accelerate packs the weights even if the script does not ask for IPEX.
+the `model.to(device)` of Trainer and of `Accelerator.prepare` copies every weight. Weights that are mapped from
+the model's file are then in memory twice until the last one is copied. IPEX's layers continue to use the memory
+into which IPEX packed their weights, while the optimizer changes the copies: the model silently learns nothing. On
+torch before 2.7, accelerate packs the weights even if the script does not ask for IPEX.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Callable
 
 from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, after_creation, before_method, on_import
 from entrypoints.cli import packages
+from entrypoints.cli.import_hooks import after_import
 
 _TRAINER, _ACCELERATOR, _DEVICE = "use-cpu", "accelerate-cpu", "cpu-device"
 STATE_MODULE = "accelerate.state"
@@ -80,9 +82,14 @@ def _check_use_cpu(package: str, situation: Situation) -> Verdict:
     return Verdict(True, "if the script does not set it, and torch finds no GPU")
 
 
+def keep_weights() -> None:
+    """Keep Trainer from copying the model. Call before accelerate creates its state."""
+    after_import(STATE_MODULE, remove_device_index)
+
+
 def _check_device(situation: Situation) -> Verdict:
-    if packages.IPEX not in situation.versions:
-        return Verdict(False, "IPEX is not installed")
+    if "accelerate" not in situation.versions:
+        return Verdict(False, "accelerate is not installed")
     if situation.before("accelerate", "0.29.0"):
         return Verdict(False, "accelerate before 0.29 uses cpu")
     return Verdict(True, "if accelerate uses cpu:N as a rank's device")
@@ -90,7 +97,8 @@ def _check_device(situation: Situation) -> Verdict:
 
 def _install_device(situation: Situation) -> None:
     if _check_device(situation).applies:
-        report = functools.partial(situation.report, _DEVICE)
+        has_ipex = packages.IPEX in situation.versions
+        report = functools.partial(situation.report, _DEVICE) if has_ipex else None
         on_import(STATE_MODULE, lambda _, module: remove_device_index(module, report))(situation)
 
 
@@ -109,7 +117,7 @@ ADAPTATIONS = (
     ),
     Adaptation(
         _DEVICE,
-        "accelerate's device of a rank is cpu instead of cpu:N: layers that IPEX packed would learn nothing",
+        "accelerate's device of a rank is cpu instead of cpu:N, to which Trainer would copy every weight",
         _check_device,
         _install_device,
     ),

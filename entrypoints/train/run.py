@@ -51,6 +51,8 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
     output, is_sharded = Path(arguments.output_dir), sharding.is_sharded(model)
     if inputs.train is not None and environment.world_size > 1 and not is_sharded:
         ddp.tune(arguments, model, inputs.collate([memory.short_row(inputs, 0)]))
+    elif environment.world_size == 1:
+        ddp.keep_frozen(model)
     with agreement():
         trainer = _create_trainer(setup)
 

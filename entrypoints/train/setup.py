@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainingArguments, get_scheduler, set_seed
 
-from entrypoints.adapt import catalogue, decoder_layers, encoder_layers, gradients, lora, no_padding
+from entrypoints.adapt import catalogue, cpu, decoder_layers, encoder_layers, gradients, lora, no_padding
 from entrypoints.adapt.adaptation import Situation
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.group.banner import Announce
@@ -33,7 +33,7 @@ from entrypoints.train.data.types import Rows, TrainerInputs
 from entrypoints.train.flags import training_arguments, uses
 from entrypoints.train.flags.arguments import Parsed, TaskArguments
 from entrypoints.train.loop import console
-from entrypoints.train.model import adapters, ipex, pretrained, quantization
+from entrypoints.train.model import adapters, pretrained, quantization
 from entrypoints.train.output import checkpoints, folder, hub
 from entrypoints.train.tasks import registry
 
@@ -61,8 +61,7 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
     task, rank, world_size = parsed.task, environment.rank, environment.world_size
     console.prepare(rank)
     console.notes(parsed.cleaned.notes, rank)
-    if parsed.training.get("use_ipex"):
-        ipex.keep_weights()  # before TrainingArguments creates accelerate's state
+    cpu.keep_weights()  # before TrainingArguments creates accelerate's state
     with agreement():
         arguments = training_arguments.create(parsed)
     if arguments.bf16:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel, TrainingArguments
 
 
@@ -17,6 +18,12 @@ def tune(arguments: TrainingArguments, model: PreTrainedModel, batch: dict[str, 
         arguments.ddp_broadcast_buffers = any(buffer.is_floating_point() for buffer in model.buffers())
     if arguments.ddp_find_unused_parameters is None:
         arguments.ddp_find_unused_parameters = _drops_layers(model) or _has_unused_parameters(model, batch)
+
+
+def keep_frozen(model: PreTrainedModel) -> None:
+    """Turn off DDP's broadcast of frozen weights, which takes buffers, for a job of one rank."""
+    frozen = [name for name, weight in model.named_parameters() if not weight.requires_grad]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, frozen)
 
 
 def _drops_layers(model: PreTrainedModel) -> bool:

@@ -25,9 +25,10 @@ def measure(trainer: Any, inputs: TrainerInputs, output: Any) -> Footprint:
     lengths = inputs.train.lengths()
     row = memory.short_row(inputs, lengths.index(min(lengths)))
     narrow = lora.narrowed(trainer)
-    before, size = psutil.Process().memory_info().rss, _weights(model)
+    before, size = psutil.Process().memory_info().rss, sum(_sizes(model))
     with narrow, torch.random.fork_rng(devices=[]):
-        saved = size - _weights(model)
+        sizes = _sizes(model)
+        saved = size - sum(sizes)
         one, two = (_kept(trainer, collate([row] * rows)) for rows in (1, 2))
     resident = psutil.Process().memory_info().rss
     tokens_of_one = count(collate([row])).computed
@@ -53,12 +54,13 @@ def measure(trainer: Any, inputs: TrainerInputs, output: Any) -> Footprint:
         per_layer=per_layer,
         tokens=tokens,
         scores=0 if output is None else output_layer.working_bytes(output, tokens),
+        buffers=memory.buffers(sizes, arguments.world_size),
         keeps_gradients=arguments.world_size > 1 or arguments.gradient_accumulation_steps > 1,
     )
 
 
-def _weights(model: Any) -> int:
-    return sum(weight.numel() * weight.element_size() for weight in model.parameters())
+def _sizes(model: Any) -> list[int]:
+    return [weight.numel() * weight.element_size() for weight in model.parameters()]
 
 
 def _kept(trainer: Any, batch: dict[str, Any]) -> int:

@@ -8,14 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from entrypoints.adapt import cpu
-from entrypoints.cli.import_hooks import after_import
-
-
-def keep_weights() -> None:
-    """Keep Trainer from copying weights that IPEX has packed. Call before accelerate creates its state."""
-    after_import(cpu.STATE_MODULE, cpu.remove_device_index)
-
 
 def is_ignored_by(trainer: type, arguments: Any) -> bool:
     """Whether `--use_ipex` was given and Hugging Face's Trainer ignores it."""

@@ -12,6 +12,7 @@ from entrypoints.train.data.types import TrainerInputs
 # Optimizers by the beginning of their names in --optim, and how many numbers they keep for each trained weight.
 _STATES = (("adafactor", 0), ("sgd", 0), ("adagrad", 1), ("rmsprop", 1), ("lion", 1))
 _ADAM = 2
+_BUFFER = 250 << 20  # of DDP, if no weight is larger. Two are in use at a time
 _TOKENS = 128  # of each row that is measured before training, at most
 # Labels of a complete row. A task whose loss is a mean over tokens has a label for each token instead.
 _OF_ROWS = ("labels", "start_positions", "end_positions")
@@ -24,8 +25,9 @@ class Footprint:
     `loaded`: what the process holds before the first step: libraries, data and weights. `peak`: the most that it
     has held so far. `gradients`, `states`: of the trained weights and of the optimizer. `copies`: of weights,
     rounded for products. `per_token`: what the forward pass keeps for each token, `per_layer`: of this, in one
-    layer. `tokens`: of the largest batch. `scores`: working memory of the output layer. `keeps_gradients`: they
-    exist throughout the step, as with several ranks or accumulated batches.
+    layer. `tokens`: of the largest batch. `scores`: working memory of the output layer. `buffers`: through which
+    rank 0 sends its weights to the other ranks before the first step. `keeps_gradients`: they exist throughout the
+    step, as with several ranks or accumulated batches.
     """
 
     loaded: int
@@ -37,6 +39,7 @@ class Footprint:
     per_layer: float
     tokens: int
     scores: int
+    buffers: int
     keeps_gradients: bool
 
     @property
@@ -48,7 +51,7 @@ class Footprint:
     def needed(self) -> int:
         """The most that this rank holds during training."""
         step = self.activations + self.gradients if self.keeps_gradients else max(self.activations, self.gradients)
-        return max(self.peak, self.loaded + self.states + step)
+        return max(self.peak, self.loaded + self.buffers, self.loaded + self.states + step)
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,11 @@ def short_row(inputs: TrainerInputs, number: int) -> dict[str, Any]:
 def states_per_weight(optimizer: str) -> int:
     """How many numbers the optimizer keeps for each trained weight. `optimizer`: as in --optim."""
     return next((count for name, count in _STATES if optimizer.startswith(name)), _ADAM)
+
+
+def buffers(weights: Sequence[int], ranks: int) -> int:
+    """The memory through which DDP sends `weights`, which have these sizes, from rank 0 to the other ranks."""
+    return min(sum(weights), max(_BUFFER, *weights) + _BUFFER) if ranks > 1 else 0
 
 
 def largest_batch(lengths: Sequence[int], rows: int, is_padded: bool) -> int:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 import transformers
 
+from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError
 from entrypoints.train.data.labels import REGRESSION
 from entrypoints.train.data.types import Rows
@@ -126,7 +129,7 @@ def load(
     if arguments.load_in_4bit:
         heads = _heads(auto, arguments) if rows.task in adapters.WITH_HEAD else ()
         options.update(quantization.options(bf16, heads))
-    reading = quantization.tensor_by_tensor() if arguments.load_in_4bit else contextlib.nullcontext()
+    reading = _read_into_memory() if shards == 1 else contextlib.nullcontext()
     weights = str(checkpoint) if checkpoint and shards > 1 and not adapters.is_adapter(checkpoint) else name
     if rows.task == "text-generation" and configuration.read(arguments).is_encoder_decoder:
         raise UsageError(
@@ -186,6 +189,28 @@ def load(
     note = f"new weights, not pretrained: {', '.join(new[:4])}{' ...' if len(new) > 4 else ''}" if new else None
     notes = tuple(filter(None, (labels, note)))
     return Loaded(adapted, tokenizer, limit, notes)
+
+
+@contextlib.contextmanager
+def _read_into_memory() -> Iterator[None]:
+    """Inside the block, transformers 5 reads the tensors of safetensors files one at a time.
+
+    It maps the files otherwise. A mapped weight that changes, for example its dtype, is in memory twice until the
+    last weight of its file has changed.
+    """
+    if packages.release(transformers.__version__) < packages.release("5.0.0"):
+        yield
+        return
+    original = transformers.modeling_utils.safe_open
+    transformers.modeling_utils.safe_open = functools.partial(_open, original)
+    try:
+        yield
+    finally:
+        transformers.modeling_utils.safe_open = original
+
+
+def _open(original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    return original(*arguments, **{**options, "backend": "pread"})
 
 
 def _heads(auto: Any, arguments: TaskArguments) -> list[str]:

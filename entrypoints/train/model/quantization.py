@@ -5,11 +5,9 @@ torch and bitsandbytes are imported only if needed.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import logging
-from collections.abc import Collection, Iterator
-from typing import Any, Callable
+from collections.abc import Collection
+from typing import Any
 
 from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError
@@ -74,24 +72,6 @@ def options(bf16: bool, heads: Collection[str]) -> dict[str, Any]:
         llm_int8_skip_modules=sorted(heads) or None,
     )
     return {"quantization_config": config}
-
-
-@contextlib.contextmanager
-def tensor_by_tensor() -> Iterator[None]:
-    """Inside the block, transformers reads safetensors files one tensor at a time. It maps them otherwise, and all
-    weights are in memory at once before they are in 4 bits."""
-    from transformers import modeling_utils
-
-    original = modeling_utils.safe_open
-    modeling_utils.safe_open = functools.partial(_open, original)
-    try:
-        yield
-    finally:
-        modeling_utils.safe_open = original
-
-
-def _open(original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    return original(*arguments, **{**options, "backend": "pread"})
 
 
 def keep_layout(model: Any) -> None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 
-import accelerate.state
 import torch
 from accelerate import Accelerator
-
-from entrypoints.adapt import cpu
 
 
 def trained() -> tuple[str, bool]:
@@ -22,10 +19,7 @@ def trained() -> tuple[str, bool]:
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     accelerator.backward(model(torch.ones(1, 4)).sum())
     optimizer.step()
-    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
     return device, not torch.equal(kept, before)
 
 
-upstream = trained()
-cpu.remove_device_index(accelerate.state)
-print(json.dumps({"upstream": upstream, "adapted": trained()}))
+print(json.dumps(trained()))

@@ -17,7 +17,7 @@ from entrypoints.adapt.adaptation import Situation
 from entrypoints.adapt.loss_scale import divides_by_items
 from entrypoints.cli import import_hooks
 from entrypoints.cli.errors import UsageError
-from entrypoints.cli.packages import IPEX, release
+from entrypoints.cli.packages import release
 from tests.unit.entrypoints.test_dispatch import entrypoint, one_error_line
 
 FLAGS = {flag.name: flag for flag in flags.FLAGS}
@@ -156,10 +156,10 @@ def test_versions_and_the_command_line_decide_which_adaptations_apply() -> None:
     assert [name for name in older if newest[name]] == list(older)
     assert [name for name in older if of_2_8[name]] == ["torch-tpu", "accelerator-names"]
     assert not any(verdicts("", NEWEST)[name] for name in names)
-    assert not newest["cpu-device"]
-    assert not of_2_8["cpu-device"]  # without IPEX
-    assert verdicts("", {**OF_2_8, IPEX: "2.8.0"})["cpu-device"]
-    assert not verdicts("", {**OF_2_8, IPEX: "2.1.0", "accelerate": "0.25.0"})["cpu-device"]
+    assert newest["cpu-device"]
+    assert of_2_8["cpu-device"]
+    assert not verdicts("", {**OF_2_8, "accelerate": "0.25.0"})["cpu-device"]
+    assert not verdicts("", {"torch": "2.13.0"})["cpu-device"]
     assert (newest["no-padding"], of_2_8["no-padding"]) == (True, False)
     assert not verdicts("--ddp_backend gloo", NEWEST)["ddp-backend"]
     assert verdicts("--ddp_backend=ccl", NEWEST)["ddp-backend"]

@@ -22,6 +22,7 @@ FOOTPRINT = Footprint(
     per_layer=100_000,
     tokens=2000,
     scores=300_000_000,
+    buffers=0,
     keeps_gradients=True,
 )
 FLAGS = Flags(rows=8, recomputes=False, trains_all=True, ranks=2)
@@ -40,6 +41,14 @@ def test_gradients_of_one_rank_replace_activations_during_the_backward_pass() ->
 
 def test_a_job_needs_at_least_what_loading_it_needed() -> None:
     assert dataclasses.replace(FOOTPRINT, peak=20 * GB).needed == 20 * GB
+
+
+def test_ranks_that_get_their_weights_from_rank_0_need_buffers_for_them() -> None:
+    assert dataclasses.replace(FOOTPRINT, buffers=7 * GB).needed == 2 * GB + 7 * GB
+    mebibyte = 1 << 20
+    assert memory.buffers([3 * mebibyte, mebibyte], ranks=2) == 4 * mebibyte
+    assert memory.buffers([400 * mebibyte, *[50 * mebibyte] * 20], ranks=2) == 650 * mebibyte
+    assert memory.buffers([400 * mebibyte], ranks=1) == 0
 
 
 @pytest.mark.parametrize(
