@@ -20,6 +20,11 @@ from transformers import (
     default_data_collator,
 )
 
+try:
+    from transformers.initialization import no_init_weights
+except ImportError:  # transformers 4
+    from transformers.modeling_utils import no_init_weights
+
 from benchmarks.jobs import LANGUAGE, QUESTION_ANSWERING, Job
 
 # The mount point of the pretrained encoder. Its vocabulary is BERT's.
@@ -47,7 +52,11 @@ def untrained(job: Job, attention: str = "sdpa") -> Any:
         config = AutoConfig.from_pretrained(PRETRAINED)
     else:
         config = AutoConfig.for_model(job.model_type, **job.sizes)
-    model = _class(job).from_config(config, attn_implementation=attention)
+    # As from_pretrained does, without memory for an output layer that is then replaced by the word embedding.
+    with no_init_weights():
+        model = _class(job).from_config(config, attn_implementation=attention)
+    model.tie_weights()
+    model.init_weights()
     return with_adapter(model, job.adapter) if job.adapter else model
 
 
@@ -58,8 +67,10 @@ def with_adapter(model: Any, rank: int) -> Any:
     config = LoraConfig(
         task_type="CAUSAL_LM", r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear"
     )
-    # The weights of these models are published in bf16.
-    return get_peft_model(model.to(torch.bfloat16).to(torch.float32), config)
+    with torch.no_grad():  # the weights of these models are published in bf16
+        for part in (part for weight in model.parameters() for part in weight.split(1024)):
+            part.copy_(part.bfloat16())
+    return get_peft_model(model, config)
 
 
 def tokenizer(job: Job) -> Any:
