@@ -7,6 +7,7 @@ are stored in bf16: autocast would round them in every step. Afterwards, they ar
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import types
 from collections.abc import Iterator
@@ -138,8 +139,7 @@ def _narrow(model: Any) -> Iterator[None]:
 
     narrowed = [weight for weight in _frozen(model) if _is_exact(weight)]
     tied = _tied(model, narrowed)
-    for weight in narrowed:
-        weight.data = weight.data.bfloat16()
+    _convert(narrowed, torch.bfloat16)
     for module, forward in tied:
         # A bound method, so that a copy of the model gets its own.
         module.forward = types.MethodType(forward, module)
@@ -150,9 +150,19 @@ def _narrow(model: Any) -> Iterator[None]:
         _NARROWED.clear()
         for module, _ in tied:
             del module.forward
-        for weight in narrowed:
-            if weight.dtype == torch.bfloat16:
-                weight.data = weight.data.float()
+        _convert(narrowed[::-1], torch.float32)  # the embedding first, while there is room for it in both
+
+
+def _convert(weights: list[Any], dtype: Any) -> None:
+    """Store weights in another dtype, and return their old memory to the system.
+
+    tcmalloc would keep it, in pieces that other weights do not fit into.
+    """
+    release = getattr(ctypes.CDLL(None), "MallocExtension_ReleaseFreeMemory", None)
+    for weight in weights:
+        weight.data = weight.data.to(dtype)
+        if release is not None:
+            release()
 
 
 def _embedded(embedding: Any, ids: Any) -> Any:

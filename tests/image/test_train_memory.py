@@ -1,13 +1,14 @@
-"""The memory of `train`: frozen weights are in memory once, and the line before the first step is right."""
+"""Frozen weights are in memory once, and `train` prints the memory that it needs before the first step."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests import containers
-from tests.image.train_runs import ONE_THREAD, line, make_models, mounts, result
+from tests.image.train_runs import HERE, ONE_THREAD, line, make_models, mounts, result
 
 
 @pytest.fixture(scope="module")
@@ -37,3 +38,12 @@ def test_frozen_weights_are_in_memory_once(folder: Path) -> None:
 def test_the_memory_that_train_expects_is_what_it_needs(folder: Path, name: str) -> None:
     found = result(folder / f"{name}-adapter")
     assert found["expected_memory_bytes"] == pytest.approx(found["peak_memory_bytes"][0], rel=0.15)
+
+
+def test_frozen_weights_are_stored_in_bf16_and_in_fp32_again_without_more_memory(image: str) -> None:
+    volumes = ("--volume", f"{HERE}:/tests:ro")
+    argv = ("run", "--quiet", "/tests/scripts/narrowed_memory.py")
+    done = containers.run(image, *argv, env=ONE_THREAD, docker_args=volumes)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["grown"] / found["weights"] < 0.3
