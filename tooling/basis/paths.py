@@ -30,4 +30,4 @@ def explain_error(error: OSError) -> str | None:
             f"{shown(path)}: {error.strerror}, expected a checkout that you can write to: become its owner "
             f"(sudo chown -R $USER '{ROOT}'), or use a copy of it"
         )
-    return f"{path}: {error.strerror}: choose a path that you can use, or change its permissions"
+    return f"{error.filename}: {error.strerror}: choose a path that you can use, or change its permissions"

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from invoke.exceptions import Exit
-from rich.console import Console
 from rich.table import Table
 
+from tooling.basis.console import console
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT, shown
 from tooling.basis.say import say
@@ -153,14 +153,14 @@ def run(pin_name: str | None, ranks: int, only: str, as_json: bool) -> None:
 
 def show(comparison: Comparison, result: Path) -> None:
     """Print the counts, and the tests that have different results or whose ranks were terminated."""
-    console = Console()
+    terminal = console(180)
     title = f"torch's suite, {comparison.ranks} ranks, {comparison.date}"
     counts = Table("backend", "passed", "failed", "skipped", "seconds", title=title, title_justify="left")
     for backend in BACKENDS:
         found = comparison.counts(backend)
         cells = [str(found[status]) for status in ("passed", "failed", "skipped")]
         counts.add_row(backend, *cells, f"{comparison.seconds[backend]:.0f}")
-    console.print(counts)
+    terminal.print(counts)
     differences = Table(title="differences and terminated tests", title_justify="left")
     for column in ("test", "ccl", "gloo", "reason"):
         differences.add_column(column, overflow="fold")
@@ -168,5 +168,5 @@ def show(comparison: Comparison, result: Path) -> None:
     for row in comparison.rows:
         if row.ccl != row.gloo or row in hung:
             differences.add_row(row.test, row.ccl, row.gloo, row.known or row.reason)
-    console.print(differences)
-    console.print(f"all tests: {shown(result)}")
+    terminal.print(differences)
+    terminal.print(f"all tests: {shown(result)}")

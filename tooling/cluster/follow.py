@@ -3,6 +3,7 @@
 Also used for jobs on hosts (tooling.hosts.output).
 """
 
+import math
 import queue
 import threading
 import time
@@ -23,6 +24,8 @@ from tooling.engine.client import connect
 
 # After the job, wait at most this long for further lines, and for a terminal that takes none.
 END_SECONDS = 10.0
+# After the job, wait at most this long for the end of the output, also if lines come.
+LAST_SECONDS = 300.0
 # While the job runs, wait at most this long for a terminal that is WAITING_LINES behind. Shorter than END_SECONDS.
 SLOW_SECONDS = 2.0
 WAITING_LINES = 100_000
@@ -52,22 +55,25 @@ class Log:
         self._shower.start()
 
     def read(self, stream: Iterable[bytes], show: Callable[[bytes], object] | None = None) -> None:
-        """Start to read a stream. `show` is called with each line, one at a time; by default, all are shown."""
+        """Start to read a stream. `show` gets each line, one at a time; without it, all lines are shown."""
         self._readers.append(threading.Thread(target=self._read, args=(stream, show or self.show), daemon=True))
         self._readers[-1].start()
 
     def show(self, line: bytes) -> None:
-        """Show a line when the terminal has taken the lines before it, or never if the terminal is stuck."""
+        """Queue a line for the terminal. If the queue stays full for SLOW_SECONDS, drop the line."""
         try:
             self._waiting.put(line, timeout=0 if self._slow else SLOW_SECONDS)
         except queue.Full:
             self._slow = True
 
     def wait(self) -> None:
-        """Wait for the end of the streams, as long as lines come."""
-        ended = [_has_ended(reader, lambda: self._written) for reader in self._readers]
+        """Wait for the end of the streams, as long as lines come. No line is written afterwards."""
+        deadline = time.monotonic() + LAST_SECONDS
+        ended = [_has_ended(reader, lambda: self._written, deadline) for reader in self._readers]
+        with self._lock:
+            self._closed = True
         if not all(ended):
-            say(f"{self._path}: the last lines may be missing: the output has not ended within {END_SECONDS:g} s")
+            say(f"{self._path}: the last lines may be missing: the output of the job has not ended")
 
     def flush(self) -> None:
         """Wait until all lines are shown, as long as the terminal takes lines. No line is shown afterwards."""
@@ -77,7 +83,7 @@ class Log:
             say(f"not all lines could be shown: see {self._path}")
 
     def close(self) -> None:
-        """Neither write nor show any more lines."""
+        """Write no more lines. Those in the queue are still shown."""
         with self._lock, suppress(OSError):
             self._closed = True
             self._file.close()
@@ -124,10 +130,10 @@ def _write(write: Callable[[bytes], int | None], line: bytes) -> None:
         line = line[taken or 0 :]
 
 
-def _has_ended(thread: threading.Thread, progress: Callable[[], int]) -> bool:
-    """Whether a thread has ended. Wait for it at most END_SECONDS without progress."""
+def _has_ended(thread: threading.Thread, progress: Callable[[], int], deadline: float = math.inf) -> bool:
+    """Whether a thread has ended. Wait for it at most END_SECONDS without progress, and until the deadline."""
     before = -1
-    while thread.is_alive() and before != progress():
+    while thread.is_alive() and before != progress() and time.monotonic() < deadline:
         before = progress()
         thread.join(END_SECONDS)
     return not thread.is_alive()
@@ -188,7 +194,10 @@ def copy_lines(streams: Iterable[Iterable[bytes]], terminal: BinaryIO) -> None:
 
 
 def lines(name: str, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of a stream of chunks, each behind `name` and with a newline at its end. Long lines are split."""
+    """The lines of a stream of chunks, each behind `name` and with a newline at its end.
+
+    Long lines are split, those of progress bars after a `\r`.
+    """
     prefix = f"{name} | ".encode()
     rest = bytearray()
     for chunk in chunks:
@@ -197,9 +206,11 @@ def lines(name: str, chunks: Iterable[bytes]) -> Iterator[bytes]:
             yield prefix + rest + end + b"\n"
             rest.clear()
         rest += start
-        if len(rest) > (LONGEST_PROGRESS if b"\r" in start else LONGEST_LINE):
-            yield prefix + rest + b"\n"
-            rest.clear()
+        split = rest.rfind(b"\r") + 1 if len(rest) > LONGEST_PROGRESS else 0
+        if split or len(rest) > LONGEST_LINE:
+            split = split or len(rest)
+            yield prefix + rest[:split] + b"\n"
+            del rest[:split]
     if rest:
         yield prefix + rest + b"\n"
 

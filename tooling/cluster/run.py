@@ -10,7 +10,7 @@ When one node fails, the other nodes are stopped.
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -117,7 +117,8 @@ def _save_output(endpoint: str, project: str, log: Path) -> None:
         complete.replace(log)
     except OSError as error:
         say(f"{log}: {error.strerror}: the output of the cluster could not be saved")
-        complete.unlink(missing_ok=True)
+        with suppress(OSError):
+            complete.unlink()
 
 
 def _prepare(spec: ClusterSpec) -> dict[str, Any]:

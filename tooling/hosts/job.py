@@ -18,6 +18,8 @@ from tooling.image.sign import KeyOption
 
 # A job uses this many ports, starting at --port: the rendezvous, then hydra and libfabric, and last sshd.
 PORTS = 500
+# docker does not read longer lines of an --env-file.
+_LONGEST_VARIABLE = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Job:
     name: Annotated[
         str, "the job's name; jobs with different names and different --port can run at the same time"
     ] = "job"
-    pin: Annotated[str | None, "the row of ./inv matrix whose image every host has; default: its first row"] = None
+    pin: Annotated[str | None, "a row of ./inv matrix, whose image every host has; default: the first row"] = None
     image_lock: Annotated[
         str | None, "run the image in this image.lock.json of ./inv push; hosts without it pull it by digest"
     ] = None
@@ -180,6 +182,8 @@ def forwarded_values(job: Job, environ: Mapping[str, str]) -> bytes:
             )
         if value.encode(errors="replace").decode() != value:
             raise UsageError(f"--env {name}: its value is not text in UTF-8: put it into a file instead")
+        if len(f"{name}={value}".encode()) >= _LONGEST_VARIABLE:
+            raise UsageError(f"--env {name}: its value is longer than 64 KiB: put it into a file instead")
         text += f"{name}={value}\n"
     return text.encode()
 

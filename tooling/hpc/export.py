@@ -183,7 +183,8 @@ def _unpack(command: Sequence[str], folder: Path, *options: str) -> None:
         errors.seek(0)
         lines = errors.read().decode(errors="replace").strip().splitlines()
     message = writer.stderr.decode(errors="replace")
-    if writer.returncode not in (0, -signal.SIGPIPE) and "broken pipe" not in message.lower():
+    tar_failed = reader.returncode and "broken pipe" in message.lower()
+    if writer.returncode not in (0, -signal.SIGPIPE) and not tar_failed:
         raise UsageError(f"{' '.join(command[:3])} failed: {last_line(message)}")
     if reader.returncode:  # the last of several lines only says that tar has failed
         raise OSError(errno.EIO, lines[-2:][0] if lines else f"tar ended with {reader.returncode}")

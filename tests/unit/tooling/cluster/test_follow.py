@@ -45,6 +45,14 @@ def test_a_line_without_an_end_is_split(start: bytes, longest: int) -> None:
     assert b"".join(line.removeprefix(b"x | ").removesuffix(b"\n") for line in found) == chunk * 40_000
 
 
+def test_progress_bars_are_split_behind_a_complete_state() -> None:
+    state = "50% █████\r".encode()
+    text = state * 1000
+    found = list(lines("x", [text[begin : begin + 701] for begin in range(0, len(text), 701)]))
+    assert len(found) > 1
+    assert all(line.removeprefix(b"x | ").removesuffix(b"\n").replace(state, b"") == b"" for line in found)
+
+
 class _Container:
     """A container that has printed two lines and ended."""
 
@@ -130,10 +138,11 @@ _PRINTS_AND_EXITS_WITH_3 = """
 import sys
 from pathlib import Path
 from tooling.cluster import follow
-follow.WAITING_LINES, follow.SLOW_SECONDS, follow.END_SECONDS = 100, 0.2, 0.5
+follow.WAITING_LINES, follow.SLOW_SECONDS = 100, 0.2
 log = follow.Log(Path(sys.argv[1]), sys.stdout.buffer)
 log.read(b"%d\\n" % number for number in range(50_000))
 log.wait()
+follow.END_SECONDS = 0.5
 log.flush()
 log.close()
 sys.exit(3)
@@ -157,6 +166,8 @@ def test_a_slow_terminal_gets_all_lines(
     text = b"".join(b"%d\n" % number for number in range(50_000))
     monkeypatch.setattr(containers[1], "logs", lambda **_: iter([text]))
     monkeypatch.setattr(follow, "WAITING_LINES", 100)
+    monkeypatch.setattr(follow, "SLOW_SECONDS", 30.0)
+    monkeypatch.setattr(follow, "END_SECONDS", 40.0)
     reads, writes = os.pipe()
     taken: list[bytes] = []
 
@@ -180,7 +191,7 @@ def test_no_line_is_repeated_or_lost_with_the_engine(
 ) -> None:
     containers[:] = [_LostOnce("node-0")]
     with follow.following(engine, "project", tmp_path / "log", io.BytesIO()):
-        threading.Event().wait(0.5)
+        pass
     assert (tmp_path / "log").read_text() == "node-0 | 1\nnode-0 | second\n"
 
 

@@ -203,7 +203,7 @@ def test_a_cluster_is_removed_although_its_output_cannot_be_saved(
     monkeypatch.setattr(containers, "remove", lambda project, _endpoint: removed.append(project))
     (tmp_path / "test").mkdir()
     (tmp_path / "test/log.part").symlink_to("/dev/full")
-    (tmp_path / "test/taken-down").symlink_to("/proc/new")  # cannot be created
+    (tmp_path / "test/taken-down").symlink_to("missing/file")  # cannot be created
     monkeypatch.setattr(api, "running", lambda: [Engine("unix:///none", 2)])
     cluster.take_down("test")
     assert removed == [compose.PROJECT_PREFIX + "test"]

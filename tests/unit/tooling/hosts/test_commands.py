@@ -167,6 +167,7 @@ class _EndedHost(Remote):
         return Done(0, "exited 0 false \n", "")
 
 
+@pytest.mark.timeout(20)
 @pytest.mark.parametrize("failed", [False, True], ids=["well", "failed"])
 def test_lines_of_rank_0_are_shown_at_once_and_others_at_the_end(tmp_path: Path, failed: bool) -> None:
     shown = io.BytesIO()

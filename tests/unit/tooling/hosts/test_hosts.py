@@ -104,6 +104,8 @@ def test_a_forwarded_variable_must_be_set_and_have_one_line() -> None:
         forwarded_values(forwarding, {"A": "1\n2"})
     with pytest.raises(UsageError, match="not text in UTF-8"):
         forwarded_values(forwarding, {"A": "\udcff"})
+    with pytest.raises(UsageError, match="longer than 64 KiB"):
+        forwarded_values(forwarding, {"A": "x" * 70_000})
 
 
 def test_the_answer_of_a_host_is_parsed() -> None:

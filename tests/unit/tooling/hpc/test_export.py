@@ -148,6 +148,14 @@ def test_a_command_that_fails_is_the_cause_of_an_incomplete_archive(unpack: Call
         unpack("echo the engine is gone >&2; exit 1")
 
 
+def test_a_connection_that_breaks_is_the_cause_although_tar_ends_well(
+    unpack: Callable[[str], None], tmp_path: Path
+) -> None:
+    (tmp_path / "bin" / "tar").write_text("#!/bin/sh\nexec cat >/dev/null\n")
+    with pytest.raises(UsageError, match=r"^sh -c .* failed: client_loop: send disconnect: Broken pipe$"):
+        unpack("echo 'client_loop: send disconnect: Broken pipe' >&2; exit 1")
+
+
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize(
     ("end", "reason"),
