@@ -150,7 +150,9 @@ def _narrow(model: Any) -> Iterator[None]:
         _NARROWED.clear()
         for module, _ in tied:
             del module.forward
-        _convert(narrowed[::-1], torch.float32)  # the embedding first, while there is room for it in both
+        # In reverse: the largest weight, a tied embedding, is the last one, and there is most room at first.
+        # A callback may have given the model another dtype.
+        _convert([weight for weight in narrowed[::-1] if weight.dtype == torch.bfloat16], torch.float32)
 
 
 def _convert(weights: list[Any], dtype: Any) -> None:

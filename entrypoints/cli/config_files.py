@@ -18,7 +18,7 @@ from entrypoints.cli.errors import UsageError
 
 SUFFIXES = (".yaml", ".yml", ".json")
 # An escaped pair of surrogates in JSON.
-_PAIR = re.compile(r"\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w")
+_PAIR = re.compile(r"(?i)\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}")
 # YAML's null: the flag keeps its default.
 _NOTHING = frozenset({"", "~", "null", "Null", "NULL"})
 
@@ -112,10 +112,11 @@ def _entries(name: str, document: Any, yaml: Any) -> list[Entry]:
 def _value(node: Any, yaml: Any) -> Any:
     """A node as JSON. JSON's numbers stay numbers: to PyYAML, 1e-6 is text. Booleans and nulls are YAML's."""
     if isinstance(node, yaml.MappingNode):
+        yaml.SafeLoader("").flatten_mapping(node)  # <<: *other
         return {key.value: _value(value, yaml) for key, value in node.value}
     if isinstance(node, yaml.SequenceNode):
         return [_value(item, yaml) for item in node.value]
-    if node.tag.endswith((":bool", ":null")):
+    if node.tag.endswith((":bool", ":float", ":null")):
         return yaml.SafeLoader("").construct_object(node)
     if node.style is None:
         with contextlib.suppress(ValueError):

@@ -60,11 +60,12 @@ def read_limits(root: Path = Path("/")) -> Limits:
 
 
 def throttled_seconds(root: Path = Path("/")) -> float:
-    """How long a CPU quota has paused this container's processes so far; 0 without a quota.
+    """How long CPU quotas have paused this container's processes so far; 0 without a quota.
 
-    The kernel counts the pauses in the group that has the quota, and 0 in those below.
+    The kernel counts the pauses in the group that has the quota, and 0 in those below. Only the growth belongs to
+    this job: a parent group may have been paused before.
     """
-    return max(_counters("cpu", _THROTTLED_SECONDS, root), default=0.0)
+    return sum(_counters("cpu", _THROTTLED_SECONDS, root), 0.0)
 
 
 class OutOfMemoryKills:

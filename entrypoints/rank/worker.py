@@ -29,9 +29,11 @@ def main() -> NoReturn:
     from entrypoints.rank.work import work
 
     _buffer_lines()
-    if contract.RECORDS not in os.environ:  # no launcher of the stack records how its ranks end
-        record_sigterm()
     environment, preloaded = start.read_exported(os.environ)
+    # The stack's launchers record how their ranks end. In a group, the main thread may wait in a collective, where
+    # no handler runs: SIGTERM must end it.
+    if contract.RECORDS not in os.environ and environment.world_size == 1:
+        record_sigterm()
     for warning in preload.verify(preloaded):
         say(f"warning: rank {environment.rank}: {warning}")
     command, *argv = sys.argv[1:]

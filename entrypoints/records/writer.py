@@ -89,7 +89,9 @@ def failed(pointer: Path, failures: Iterable[Failed]) -> Path | None:
     if not files:
         return None
     by_file = [(record.path(output, failure.rank), failure) for failure in failures]
-    for path, failure in sorted(by_file, key=lambda one: one[0] not in files):
+    for path, failure in sorted(by_file, key=lambda one: (one[0] not in files, one[1].time)):
+        if path not in files and failure.name == "stop":
+            continue  # another rank's file is for failures
         with contextlib.suppress(OSError):
             _end(path if path in files else files[0], failure)
     return output
@@ -170,13 +172,18 @@ class Writer:
         self._written = time.monotonic()
         if not self._buffer:
             return
+        size = None
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as file:
+                size = file.tell()
                 file.write(self._before + "".join(map(record.encode, self._buffer)))
         except OSError as error:
             self._warn(error)
-            self._before = "\n"  # a part of the lines may be in the file
+            self._before = "\n"
+            with contextlib.suppress(OSError):
+                if size is not None:  # a part of the lines may be in the file
+                    os.truncate(self._path, size)
             del self._buffer[1:-_MOST_WAITING]  # the first may be the Start, without which nothing is read
         else:
             self._before = ""

@@ -52,7 +52,7 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
     if inputs.train is not None and environment.world_size > 1 and not is_sharded:
         ddp.tune(arguments, model, inputs.collate([memory.short_row(inputs, 0)]))
     elif environment.world_size == 1:
-        ddp.keep_frozen(model)
+        ddp.ignore_frozen(model)
     with agreement():
         trainer = _create_trainer(setup)
 

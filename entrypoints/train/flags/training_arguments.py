@@ -92,7 +92,7 @@ def create(parsed: Parsed) -> TrainingArguments:
 
 
 def follow_evaluations(values: dict[str, Any], given: Collection[str]) -> None:
-    """Save when the model is evaluated if the best one is wanted, unless flags say when to save.
+    """With --load_best_model_at_end, save a checkpoint at each evaluation, unless flags say when to save.
 
     `values`: the fields of TrainingArguments. Raises UsageError for a best model without evaluations.
     """

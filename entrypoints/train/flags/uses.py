@@ -35,6 +35,8 @@ _WITH = {
     **dict.fromkeys(("predict_with_generate", "max_eval_samples"), "do_eval"),
     "max_train_samples": "do_train",
 }
+# The flags that turn them on, where these are other ones.
+_TURNED_ON_BY = {"do_eval": "validation_file", "do_train": "train_file"}
 # The flags of a new adapter.
 _OF_ADAPTERS = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
 _DEFAULTS = {item.name: item.default for item in fields(TaskArguments)}
@@ -55,7 +57,7 @@ def check(parsed: Parsed, task: str, is_adapter: bool = False) -> None:
         if name in given and task not in tasks
     ]
     found += [
-        f"--{name} has no effect without --{other}: add --{other} or remove --{name}"
+        f"--{name} has no effect without --{other}: add --{_TURNED_ON_BY.get(other, other)} or remove --{name}"
         for name, other in _WITH.items()
         if name in given and task in _OF_TASKS.get(name, TASKS) and not values.get(other)
     ]

@@ -20,8 +20,8 @@ def tune(arguments: TrainingArguments, model: PreTrainedModel, batch: dict[str, 
         arguments.ddp_find_unused_parameters = _drops_layers(model) or _has_unused_parameters(model, batch)
 
 
-def keep_frozen(model: PreTrainedModel) -> None:
-    """Turn off DDP's broadcast of frozen weights, which takes buffers, for a job of one rank."""
+def ignore_frozen(model: PreTrainedModel) -> None:
+    """Let DDP ignore frozen weights. For a job of one rank, where DDP would copy them and send them nowhere."""
     frozen = [name for name, weight in model.named_parameters() if not weight.requires_grad]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, frozen)
 

@@ -188,7 +188,7 @@ def _widen_heads(model: Any) -> bool:
             continue
         for weight in weights:
             weight.data = weight.data.float()
-        module.register_forward_pre_hook(_wide_inputs)
+        module.register_forward_pre_hook(_inputs_like_weights)
         widened = True
     return widened
 
@@ -197,8 +197,9 @@ def _is_narrow(tensor: Any) -> bool:
     return str(tensor.dtype) in ("torch.bfloat16", "torch.float16")
 
 
-def _wide_inputs(module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    dtype = next(module.parameters(recurse=False)).dtype  # narrow in an evaluation with --bf16_full_eval
+def _inputs_like_weights(module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Inputs in the dtype of the module's weights, which are narrow in an evaluation with --bf16_full_eval."""
+    dtype = next(module.parameters(recurse=False)).dtype
     return tuple(value.to(dtype) if hasattr(value, "dtype") and _is_narrow(value) else value for value in inputs)
 
 

@@ -159,11 +159,12 @@ def test_the_time_in_which_the_quota_throttled_the_process_is_read(
     assert cgroups.throttled_seconds(tmp_path) == pytest.approx(2.5)
 
 
-def test_pauses_by_the_quota_of_a_parent_are_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("own", [0, 2_000_000])
+def test_pauses_by_the_quotas_of_parents_are_read_too(own: int, tmp_path: Path) -> None:
     groups = {
         "train.slice/cpu.max": "200000 100000\n",
         "train.slice/cpu.stat": "nr_throttled 40\nthrottled_usec 90000000\n",
-        "train.slice/job.scope/cpu.stat": "nr_throttled 0\nthrottled_usec 0\n",
+        "train.slice/job.scope/cpu.stat": f"nr_throttled 9\nthrottled_usec {own}\n",
     }
     lay_out(Machine(((2,),), own="0::/train.slice/job.scope\n", mounts=V2, groups=groups), tmp_path)
-    assert cgroups.throttled_seconds(tmp_path) == pytest.approx(90.0)
+    assert cgroups.throttled_seconds(tmp_path) == pytest.approx(90.0 + own / 1e6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -162,6 +163,26 @@ def test_lines_that_could_not_be_written_are_written_later(
     assert re.fullmatch(r"warning: cannot record the steps in .*\n", capsys.readouterr().err)
 
 
+def test_a_write_that_fails_in_the_middle_leaves_no_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened = writer.begin(tmp_path, START)
+    opened.flush()
+    file = tmp_path / record.FOLDER / "rank-00000.jsonl"
+    before = file.read_text()
+    opened.add(step(1))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 30, limits[1]))
+    try:
+        opened.flush()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert file.read_text() == before
+    assert "File too large" in capsys.readouterr().err
+    writer.finish("end")
+    assert [one.step for one in job.read(tmp_path).ranks[0].steps] == [1]
+
+
 def test_few_lines_wait_for_a_file_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "_SECONDS_BETWEEN_WRITES", 0.0)
     monkeypatch.setattr(writer, "_MOST_WAITING", 10)
@@ -216,7 +237,7 @@ def test_a_rank_does_not_fail_before_its_last_line(tmp_path: Path, monkeypatch: 
     writer.finish("end")
 
 
-@pytest.mark.parametrize("ranks", [(1, 0), (0, 1), (1,)], ids=str)
+@pytest.mark.parametrize("ranks", [(1, 0), (0, 1), (1,), (2, 1)], ids=str)
 def test_the_failure_of_a_rank_without_a_file_does_not_hide_the_others(
     ranks: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,7 +246,8 @@ def test_the_failure_of_a_rank_without_a_file_does_not_hide_the_others(
     monkeypatch.setenv(contract.RECORDS, str(pointer))
     writer.begin(tmp_path, START).flush()
     failures = [Failed(rank, f"rank {rank} was killed", 3.0 + rank) for rank in ranks]
-    assert writer.failed(pointer, failures) == tmp_path
+    stop = Failed(3, "SIGTERM", 1.0, "stop")  # of a rank without a file: it may be a consequence
+    assert writer.failed(pointer, [stop, *failures]) == tmp_path
     end = job.read(tmp_path).end
     assert end is not None
     assert end.text == f"rank {min(ranks)} was killed"

@@ -43,7 +43,7 @@ def test_a_rank_that_was_stopped_has_a_report(tmp_path: Path) -> None:
         check=False,
         timeout=60,
         cwd=ROOT,
-        env={**os.environ, contract.WATCH: str(watch)},
+        env={"PATH": os.environ["PATH"], contract.WATCH: str(watch)},
     )
     assert done.returncode == contract.TERMINATED_EXIT_CODE == 128 + signal.SIGTERM
     end = job.read(output).end

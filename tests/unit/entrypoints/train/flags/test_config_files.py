@@ -37,8 +37,9 @@ def argv(folder: Path, text: str) -> list[str]:
         ("lr_scheduler_kwargs: {num_cycles: 2}", ["--lr_scheduler_kwargs", '{"num_cycles": 2}']),
         (
             "a: {b: 1e-6, c: 010, d: '3', e: no, f: 2026-01-01, g: [.5, null, 3]}",
-            ["--a", '{"b": 1e-06, "c": "010", "d": "3", "e": false, "f": "2026-01-01", "g": [".5", null, 3]}'],
+            ["--a", '{"b": 1e-06, "c": "010", "d": "3", "e": false, "f": "2026-01-01", "g": [0.5, null, 3]}'],
         ),
+        ("a: {<<: {b: 1}, c: 2}", ["--a", '{"b": 1, "c": 2}']),
         ("task:", []),
         ("task: null", []),
         ('task: "null"', ["--task", "null"]),
@@ -58,6 +59,13 @@ def test_any_json_is_read(tmp_path: Path, prefix: str) -> None:
         file.write_text(json.dumps(document, indent="\t", ensure_ascii=escapes), encoding="utf-8")
         assert config_files.value_of(str(file), "source_prefix") == prefix
         assert json.loads(str(config_files.value_of(str(file), "lr_scheduler_kwargs"))) == {"min_lr": 1e-6}
+
+
+def test_an_escape_that_is_none_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(r'{"source_prefix": "\ud8zz\udczz"}')
+    with pytest.raises(UsageError, match="line 1"):
+        config_files.read(str(file))
 
 
 @pytest.mark.parametrize(

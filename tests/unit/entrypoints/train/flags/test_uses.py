@@ -57,7 +57,7 @@ def parsed(*argv: str, **flags: Any) -> Parsed:
         (
             "fill-mask",
             {"max_eval_samples": 9},
-            "--max_eval_samples has no effect without --do_eval: add --do_eval or",
+            "--max_eval_samples has no effect without --do_eval: add --validation_file or",
         ),
         ("fill-mask", {"dataset_config_name": "a"}, "--dataset_config_name has no effect without --dataset_name"),
     ],
