@@ -82,7 +82,7 @@ def _check_use_cpu(package: str, situation: Situation) -> Verdict:
     return Verdict(True, "if the script does not set it, and torch finds no GPU")
 
 
-def keep_weights() -> None:
+def prevent_copies() -> None:
     """Keep Trainer from copying the model. Call before accelerate creates its state."""
     after_import(STATE_MODULE, remove_device_index)
 

@@ -150,8 +150,8 @@ def _narrow(model: Any) -> Iterator[None]:
         _NARROWED.clear()
         for module, _ in tied:
             del module.forward
-        # In reverse: the largest weight, a tied embedding, is the last one, and there is most room at first.
-        # A callback may have given the model another dtype.
+        # Begin with the last weight, a tied embedding: it is the largest, and there is most room at first. Skip
+        # weights to which a callback has given another dtype.
         _convert([weight for weight in narrowed[::-1] if weight.dtype == torch.bfloat16], torch.float32)
 
 

@@ -30,8 +30,8 @@ def main() -> NoReturn:
 
     _buffer_lines()
     environment, preloaded = start.read_exported(os.environ)
-    # The stack's launchers record how their ranks end. In a group, the main thread may wait in a collective, where
-    # no handler runs: SIGTERM must end it.
+    # The stack's launchers record how their ranks end. In a group there is no handler: it would not run while the
+    # main thread waits in a collective, and SIGTERM must end the rank then, too.
     if contract.RECORDS not in os.environ and environment.world_size == 1:
         record_sigterm()
     for warning in preload.verify(preloaded):

@@ -61,7 +61,7 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
     task, rank, world_size = parsed.task, environment.rank, environment.world_size
     console.prepare(rank)
     console.notes(parsed.cleaned.notes, rank)
-    cpu.keep_weights()  # before TrainingArguments creates accelerate's state
+    cpu.prevent_copies()  # before TrainingArguments creates accelerate's state
     with agreement():
         arguments = training_arguments.create(parsed)
     if arguments.bf16:

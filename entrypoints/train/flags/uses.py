@@ -35,7 +35,7 @@ _WITH = {
     **dict.fromkeys(("predict_with_generate", "max_eval_samples"), "do_eval"),
     "max_train_samples": "do_train",
 }
-# The flags that turn them on, where these are other ones.
+# Data turn do_eval and do_train on.
 _TURNED_ON_BY = {"do_eval": "validation_file", "do_train": "train_file"}
 # The flags of a new adapter.
 _OF_ADAPTERS = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")

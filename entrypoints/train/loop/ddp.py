@@ -21,7 +21,7 @@ def tune(arguments: TrainingArguments, model: PreTrainedModel, batch: dict[str, 
 
 
 def ignore_frozen(model: PreTrainedModel) -> None:
-    """Let DDP ignore frozen weights. For a job of one rank, where DDP would copy them and send them nowhere."""
+    """Let DDP ignore frozen weights. Use it for one rank, where DDP copies them although no rank receives them."""
     frozen = [name for name, weight in model.named_parameters() if not weight.requires_grad]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, frozen)
 
