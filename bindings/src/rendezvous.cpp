@@ -10,28 +10,32 @@ namespace {
 
 // The only key for which oneCCL accepts an empty answer; it asks for every other key until it has a value.
 constexpr const char* kOptionalKey = "LOCAL_KVS_ID";
+// Between two looks at the store.
+constexpr Milliseconds kFirstPause{1};
+constexpr Milliseconds kLongestPause{20};
+
+Milliseconds longer(Milliseconds pause) {
+  return std::min(2 * pause, kLongestPause);
+}
 
 } // namespace
 
 StoreExchange::StoreExchange(c10::intrusive_ptr<c10d::Store> store, Clock::time_point deadline)
-    : store_(std::move(store)), deadline_(deadline), id_(ccl::kvs::allocate_id()) {}
+    : store_(std::move(store)), deadline_(deadline), id_(ccl::kvs::allocate_id()), pause_(kFirstPause) {}
 
 ccl::vector_class<char> StoreExchange::get(const ccl::string_class& name) {
   const std::string key = name.c_str();
   if (closed_) {
     return {};
   }
+  pause_if_repeated(key);
   const bool is_optional = key.rfind(kOptionalKey, 0) == 0;
   if (is_optional && !store_->check({key})) {
-    // oneCCL asks again at once. Without a pause, the store answers ranks that wait, on a core of a rank that connects.
-    std::this_thread::sleep_for(Milliseconds(1));
     return {};
   }
   // The engine is locked during this loop, and a wait of the store could not be interrupted.
-  for (Milliseconds pause{1}; !store_->check({key}); pause = std::min(2 * pause, Milliseconds(20))) {
-    if (abandoned_ || Clock::now() >= deadline_) {
-      C10_THROW_ERROR(DistBackendError, "the ranks did not finish connecting in time");
-    }
+  for (auto pause = kFirstPause; !store_->check({key}); pause = longer(pause)) {
+    require_time();
     std::this_thread::sleep_for(pause);
   }
   const auto value = store_->get(key);
@@ -40,7 +44,25 @@ ccl::vector_class<char> StoreExchange::get(const ccl::string_class& name) {
 
 void StoreExchange::set(const ccl::string_class& name, const ccl::vector_class<char>& data) {
   if (!closed_) {
+    asked_.clear();
+    pause_ = kFirstPause;
     store_->set(name.c_str(), std::vector<uint8_t>(data.begin(), data.end()));
+  }
+}
+
+void StoreExchange::pause_if_repeated(const std::string& key) {
+  if (asked_.insert(key).second) {
+    return;
+  }
+  require_time();
+  std::this_thread::sleep_for(pause_);
+  pause_ = longer(pause_);
+  asked_ = {key};
+}
+
+void StoreExchange::require_time() const {
+  if (abandoned_ || Clock::now() >= deadline_) {
+    C10_THROW_ERROR(DistBackendError, "the ranks did not finish connecting in time");
   }
 }
 

@@ -7,6 +7,8 @@
 #include <oneapi/ccl.hpp>
 
 #include <atomic>
+#include <set>
+#include <string>
 
 namespace ccl_backend {
 
@@ -31,9 +33,18 @@ class StoreExchange final : public ccl::kvs_interface {
   void close();
 
  private:
+  // In its barriers, oneCCL asks for the same keys again and again until their values change. Without pauses, the ranks
+  // that wait and the store take the core from the rank that they wait for.
+  void pause_if_repeated(const std::string& key);
+  // Raises DistBackendError at the deadline, and after `abandon`.
+  void require_time() const;
+
   const c10::intrusive_ptr<c10d::Store> store_;
   const Clock::time_point deadline_;
   const int id_;
+  // Since this rank's last `set`, or since the last pause.
+  std::set<std::string> asked_;
+  Milliseconds pause_;
   std::atomic<bool> closed_{false};
   std::atomic<bool> abandoned_{false};
 };

@@ -1,4 +1,4 @@
-"""What callback_cases.py and group_cases.py share. Each case runs on two ranks."""
+"""What callback_cases.py, creation_cases.py and group_cases.py share. Each case runs on two ranks."""
 
 from __future__ import annotations
 

@@ -177,17 +177,15 @@ CALLBACK_CASES = (
     "message_futures",
     "one_openmp_team",
 )
+CREATION_CASES = ("constructed", "failed_creation", "late_in_barriers", "same_store")
 GROUP_CASES = (
-    "constructed",
     "different_tensors",
     "ended_rank",
-    "failed_creation",
     "forked",
     "interface",
     "left_in_order",
     "mismatch_at_the_start",
     "parked_receive",
-    "same_store",
 )
 
 
@@ -195,6 +193,7 @@ GROUP_CASES = (
     ("file", "case"),
     [
         *(pytest.param("callback_cases.py", case, id=case) for case in CALLBACK_CASES),
+        *(pytest.param("creation_cases.py", case, id=case) for case in CREATION_CASES),
         *(pytest.param("group_cases.py", case, id=case) for case in GROUP_CASES),
     ],
 )
