@@ -31,9 +31,10 @@ WARM_UP = 10
 NOTICE_SECONDS = 2.0
 
 
-def create_group(folder: Path, name: str, rank: int, size: int) -> None:
+def create_group(folder: Path, name: str, rank: int, size: int) -> dist.Store:
     store = dist.FileStore(str(folder / name), size)
     dist.init_process_group("ccl", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
+    return store
 
 
 def train(net: nn.Module, size: int) -> None:
@@ -63,9 +64,11 @@ def abort() -> None:
 def run_round(folder: Path, number: int, rank: int, size: int, net: nn.Module) -> float:
     """Seconds until this rank noticed the abort of another rank; 0 on the rank that aborts."""
     leaver = 1 + number % (size - 1)
-    create_group(folder, f"{number}-all", rank, size)
+    store = create_group(folder, f"{number}-all", rank, size)
     train(net, size)
-    dist.barrier()
+    # Not dist.barrier: a slow rank could still be inside when another rank has left it and aborts.
+    store.set(f"trained/{rank}", "")
+    store.wait([f"trained/{other}" for other in range(size)])
     took = 0.0
     if rank == leaver:
         work = dist.all_reduce(
