@@ -34,7 +34,7 @@ class Wrapped(dist.Store):
     def clone(self) -> dist.Store:
         return self
 
-    def set(self, key: str, value: str) -> None:
+    def set(self, key: str, value: Any) -> None:
         self.store.set(key, value)
 
     def get(self, key: str) -> bytes:

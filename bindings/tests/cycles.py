@@ -85,8 +85,10 @@ def main() -> None:
         dist.destroy_process_group()
         del store, group
         if cycle + 1 == WARM_UP:
+            time.sleep(1)  # until the other ranks have left, too
             early = measure()
     seconds = round(time.monotonic() - begin, 1)
+    time.sleep(1)
     if rank == 0:
         print(json.dumps({"cycles": arguments.cycles, "seconds": seconds, "early": early, "late": measure()}))
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests import containers
+from tooling.checks.conformance import CHECKS
 
 # A detected death is raised after two seconds. The rest is a margin for a busy machine.
 SOON = 8.0
@@ -22,8 +23,9 @@ def run_cases(image: str, cases: str, ranks: int = 2) -> tuple[Reports, str]:
     start = f"for rank in $(seq 0 {ranks - 1}); do {each} & done; wait"
     place = {"WORLD_SIZE": f"{ranks}", "LOCAL_WORLD_SIZE": f"{ranks}", "OMP_NUM_THREADS": "1"}
     master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    mounts = ("--volume", f"{SCRIPTS}:/scripts:ro", "--shm-size", "1g")
-    done = containers.run(image, "sh", "-c", start, env={**place, **master}, docker_args=mounts)
+    mounts = ("--volume", f"{SCRIPTS}:/scripts:ro", "--volume", f"{CHECKS}:/checks:ro", "--shm-size", "1g")
+    env = {**place, **master, "PYTHONPATH": "/checks"}
+    done = containers.run(image, "sh", "-c", start, env=env, docker_args=mounts)
     reports: Reports = {}
     for line in done.stdout.splitlines():
         if line.startswith("{"):

@@ -26,6 +26,7 @@ from typing import Any
 import oneccl_bindings_for_pytorch as package
 import torch
 import torch.distributed as dist
+from cases import Wrapped
 
 RANK = dist.get_rank()
 FDS = Path("/proc/self/fd")
@@ -48,36 +49,17 @@ clients: list[socket.socket] = []
 forged: list[socket.socket] = []
 
 
-class Watched(dist.Store):
-    def __init__(self, store: dist.Store) -> None:
-        super().__init__()
-        self.store = store
-
+class Watched(Wrapped):
     def set(self, key: str, value: bytes) -> None:
-        self.store.set(key, value)
+        super().set(key, value)
         if key.endswith(f"ccl/lifeline/address/{RANK}"):
             case.on_address(value)
         if key.endswith(f"ccl/lifeline/connected/{RANK}"):
             case.on_connected()
 
     def get(self, key: str) -> bytes:
-        value: bytes = self.store.get(key)
+        value = super().get(key)
         return case.on_read(value) if key.endswith(f"ccl/lifeline/address/{1 - RANK}") else value
-
-    def clone(self) -> Watched:
-        return self
-
-    def check(self, keys: list[str]) -> bool:
-        return bool(self.store.check(keys))
-
-    def wait(self, keys: list[str], *timeout: timedelta) -> None:
-        self.store.wait(keys, *timeout)
-
-    def add(self, key: str, value: int) -> int:
-        return int(self.store.add(key, value))
-
-    def delete_key(self, key: str) -> bool:
-        return bool(self.store.delete_key(key))
 
 
 def create_group(seconds: int = 1500) -> Any:
