@@ -155,7 +155,7 @@ def read(file: Path) -> Model:
         )
     name = str(config.get("_name_or_path") or file.resolve().parent.name)
     try:
-        return (_decoder(config) if "num_key_value_heads" in config else _encoder(config)).model(name)
+        return (_decoder(config) if _DECODERS_KEY in config else _encoder(config)).model(name)
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(
             f"--model {file}: {config.get('model_type', 'a model')}: {error} is not an integer above 0: expected "
@@ -163,13 +163,20 @@ def read(file: Path) -> Model:
         ) from None
 
 
+# Every model with `Decoder`'s layers has this key. Old ones do not have num_key_value_heads.
+_DECODERS_KEY = "rms_norm_eps"
 # Experts, layers that share weights, and embeddings of another width: the count of parameters would be wrong.
 _UNKNOWN_LAYERS = ("num_local_experts", "num_experts", "n_routed_experts", "num_hidden_groups")
+# Of GPT-NeoX, Phi, Starcoder2 and ModernBERT, whose layers are neither `Encoder`'s nor, without _DECODERS_KEY,
+# `Decoder`'s.
+_OF_OTHERS = re.compile("num_key_value_heads|.*(rope|rotary).*")
 
 
 def _unknown_layers(config: Mapping[str, Any]) -> str | None:
     """The first key of a part that `Encoder` and `Decoder` do not have, or None."""
     found = [key for key in _UNKNOWN_LAYERS if config.get(key)]
+    if _DECODERS_KEY not in config:
+        found += [key for key in config if config[key] and _OF_OTHERS.fullmatch(key)]
     if config.get("embedding_size", config.get("hidden_size")) != config.get("hidden_size"):
         found.append("embedding_size")
     return next(iter(found), None)
@@ -190,15 +197,15 @@ def _encoder(config: Mapping[str, Any]) -> Encoder:
 
 def _decoder(config: Mapping[str, Any]) -> Decoder:
     kind = str(config.get("model_type"))
-    sizes = (*_BERT, "vocab_size", "num_attention_heads", "num_key_value_heads")
-    layers, width, inner, vocabulary, heads, kv_heads = (_positive(config, name) for name in sizes)
+    sizes = (*_BERT, "vocab_size", "num_attention_heads")
+    layers, width, inner, vocabulary, heads = (_positive(config, name) for name in sizes)
     return Decoder(
         layers,
         width,
         inner,
         vocabulary,
         heads,
-        kv_heads,
+        _positive(config, "num_key_value_heads") if config.get("num_key_value_heads") is not None else heads,
         _positive(config, "head_dim") if config.get("head_dim") else width // heads,
         # A config leaves out what is the default of its class: Gemma's is True.
         tied=bool(config.get("tie_word_embeddings", kind.startswith("gemma"))),

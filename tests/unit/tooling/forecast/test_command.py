@@ -80,6 +80,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
             "intermediate_size": 5632,
             "num_attention_heads": 32,
             "num_key_value_heads": 4,
+            "rms_norm_eps": 1e-5,
             "vocab_size": 32000,
         },
         "TinyLlama-1.1B",
@@ -116,6 +117,9 @@ NO_WIDTH = _config("bert", hidden_size=0)
         (_config("llama", n_routed_experts=64), "has n_routed_experts 64"),
         (_config("bert", num_hidden_groups=1, embedding_size=128), "has num_hidden_groups 1"),
         (_config("bert", embedding_size=128), "has embedding_size 128"),
+        (_config("bert", model_type="gpt_neox", rotary_pct=0.25), "gpt_neox has rotary_pct 0.25, which is not"),
+        (_config("bert", model_type="modernbert", rope_parameters={"full": 1}), "modernbert has rope_parameters"),
+        (_config("bert", model_type="phi", num_key_value_heads=32), "phi has num_key_value_heads 32"),
     ],
 )
 def test_a_bad_config_is_reported_in_one_line(content: str, said: str, tmp_path: Path) -> None:
@@ -128,6 +132,17 @@ def test_a_bad_config_is_reported_in_one_line(content: str, said: str, tmp_path:
 def test_a_config_without_experts_or_token_types_is_counted(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(_config("bert", num_experts=0, embedding_size=384, type_vocab_size=None))
     assert models.find(str(tmp_path)).parameters == models.find("all-MiniLM-L6-v2").parameters - 2 * 384
+
+
+@pytest.mark.parametrize("changes", [{}, {"num_key_value_heads": None}], ids=["missing", "null"])
+def test_a_config_of_an_old_llama_has_as_many_heads_for_keys_as_for_queries(
+    changes: dict[str, object], tmp_path: Path
+) -> None:
+    old = {key: value for key, value in CONFIGS["llama"][0].items() if key != "num_key_value_heads"}
+    (tmp_path / "config.json").write_text(json.dumps(old | changes))
+    layers, width = 22, 2048
+    more_keys_and_values = layers * 2 * width * (32 - 4) * 64
+    assert models.find(str(tmp_path)).parameters == models.find("TinyLlama-1.1B").parameters + more_keys_and_values
 
 
 def test_gemma_shares_its_word_embeddings_unless_its_config_says_otherwise(tmp_path: Path) -> None:
