@@ -52,7 +52,7 @@ def logs(
     follow: Annotated[bool, "wait for more output"] = False,
 ) -> None:
     """Show the output of a cluster or a job, even after its end."""
-    if job := find(name):
+    if job := find(name) or (_ended() if name is None else None):
         control.logs(job, follow)
     else:
         cluster_up.logs(name, follow)
@@ -125,3 +125,13 @@ def find(name: str | None) -> Record | None:
     mine = record.folder_of(name) / "job.json"
     newer = (run.folder_of(name) / "compose.yaml", log)
     return None if any(one.is_file() and one.stat().st_mtime > mine.stat().st_mtime for one in newer) else job
+
+
+def _ended() -> Record | None:
+    """The only recorded job; None if there is none, or if a cluster may be meant. Raises UsageError."""
+    names = record.names()
+    if not names or any(run.CLUSTERS.glob("*/compose.yaml")):
+        return None
+    if len(names) > 1:
+        raise UsageError(f"several jobs have ended ({', '.join(names)}): choose one with --name")
+    return record.read(names[0])

@@ -155,7 +155,14 @@ def status(name: str | None) -> list[tuple[str, str, str]]:
 
 def logs(name: str | None, follow: bool) -> None:
     """Print a cluster's output: from its containers while it runs, from its log file afterwards."""
-    running, ended = _names(), _ended()
+    ended = _ended()
+    try:
+        running = _names()
+    except UsageError as error:  # no engine answers
+        if not ended:
+            raise
+        say(f"without running clusters: {error}")
+        running = []
     chosen = _choose(name, sorted({*running, *ended}) if name else running or ended)
     if chosen in running:
         for engine in api.running():

@@ -175,6 +175,21 @@ def test_logs_shows_the_only_cluster_and_otherwise_asks_for_a_name(
         up.logs("third", follow=False)
 
 
+def test_the_log_of_an_ended_cluster_is_printed_without_an_engine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cluster, "CLUSTERS", tmp_path)
+    monkeypatch.setattr(nodes, "of_checkout", Mock(side_effect=UsageError("Docker does not answer")))
+    with pytest.raises(UsageError, match="Docker does not answer"):
+        up.logs(None, follow=False)
+    ended(tmp_path, "first")
+    for name in (None, "first"):
+        up.logs(name, follow=False)
+        printed = capsys.readouterr()
+        assert printed.out == "the output of first\n"
+        assert printed.err == "without running clusters: Docker does not answer\n"
+
+
 def test_the_log_of_an_ended_cluster_is_printed_byte_by_byte(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:

@@ -11,13 +11,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from tests.unit.tooling.hosts.host_jobs import job
+from tooling.basis.errors import UsageError
 from tooling.basis.files import locked
 from tooling.basis.identity import IDENTITY
 from tooling.cli import tasks_clusters
+from tooling.cluster import nodes
 from tooling.cluster import run as cluster
 from tooling.hosts import commands, keys, record
 from tooling.hosts.job import Place, placeholder
@@ -117,6 +120,28 @@ def test_a_name_means_the_running_job_else_the_latest_record(
     assert tasks_clusters.find(None) is None
     with locked(record.lock_of("one"), waiting=None):
         assert tasks_clusters.find(None) == replace(left, detached=False)
+
+
+def test_logs_without_a_name_shows_the_only_job_after_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(record, "JOBS", tmp_path / "jobs")
+    monkeypatch.setattr(cluster, "CLUSTERS", tmp_path / "clusters")
+    monkeypatch.setattr(nodes, "of_checkout", Mock(side_effect=UsageError("Docker does not answer")))
+    for name in ("one", "two"):
+        record.write(replace(record.of(job(name=name), detached=False), exit_code=0))
+        record.log_of(name).write_text(f"the output of {name}\n")
+        if name == "one":
+            tasks_clusters.logs.function()
+            assert capsys.readouterr().out == "the output of one\n"
+    with pytest.raises(UsageError, match=r"several jobs have ended \(one, two\): choose one with --name"):
+        tasks_clusters.logs.function()
+    tasks_clusters.logs.function("two")
+    assert capsys.readouterr().out == "the output of two\n"
+    (cluster.folder_of("three") / "compose.yaml").parent.mkdir(parents=True)
+    (cluster.folder_of("three") / "compose.yaml").touch()
+    with pytest.raises(UsageError, match="Docker does not answer"):  # a cluster may be meant
+        tasks_clusters.logs.function()
 
 
 @pytest.mark.parametrize(
