@@ -3,7 +3,7 @@
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -26,7 +26,8 @@ _POLL_SECONDS = 0.2
 def logs(job: Record, follow: bool) -> None:
     """Print the job's log, or for a detached job the output of its containers so far.
 
-    `follow`: until the job ends. Raises Exit with the exit code of bad usage if a host cannot be connected.
+    `follow`: until the job ends. Raises Exit with the exit code of bad usage if a host cannot be connected, or if
+    the connection breaks.
     """
     log = record.log_of(job.name)
     if log.is_file():
@@ -42,10 +43,16 @@ def logs(job: Record, follow: bool) -> None:
         for line in failures:  # now, because --follow may take hours
             say(line)
         containers = _containers(job)
-        streams = [
-            lines(remote.name, remote.stream(commands.logs(containers[remote.name], follow))) for remote in remotes
-        ]
-        copy_lines(streams, sys.stdout.buffer)
+
+        def output(remote: Remote) -> Iterator[bytes]:
+            def report() -> None:
+                failures.append(f"{remote.name}: the connection has ended: run ./inv logs --name {job.name} again")
+                say(failures[-1])
+
+            command = commands.logs(containers[remote.name], follow)
+            return lines(remote.name, remote.stream(command, lost=report))
+
+        copy_lines([output(remote) for remote in remotes], sys.stdout.buffer)
     if failures:
         raise Exit(code=contract.USAGE_EXIT_CODE)
 

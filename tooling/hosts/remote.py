@@ -22,6 +22,10 @@ from tooling.basis.errors import UsageError
 
 CONNECT_SECONDS = 10
 COMMAND_SECONDS = 60.0
+# Between two messages on a connection that is not used otherwise: a firewall or a router would forget it.
+KEEPALIVE_SECONDS = 30
+# Instead of an exit code, if the host sent none: the connection broke.
+NO_STATUS = -1
 # The exit code of timeout(1).
 TIMED_OUT = 124
 _KNOWN_HOSTS = {
@@ -80,6 +84,8 @@ class Remote:
             self._connection.connect_timeout = self._connection.connect_timeout or CONNECT_SECONDS
             _require_known_keys(self._connection)
             self._connection.open()
+            if transport := self._connection.client.get_transport():
+                transport.set_keepalive(KEEPALIVE_SECONDS)
         except (OSError, SSHException, EOFError, ValueError) as error:
             self.close()
             raise RemoteError(explain(error, self._where())) from error
@@ -116,18 +122,24 @@ class Remote:
             raise RemoteError(f"{failure}: {'timed out' if done.code == TIMED_OUT else done.last}")
         return done
 
-    def stream(self, command: str, silence: float | None = None) -> Iterator[bytes]:
+    def stream(
+        self, command: str, silence: float | None = None, lost: Callable[[], object] | None = None
+    ) -> Iterator[bytes]:
         """The output of `command` while it runs.
 
-        Ends early if the connection breaks, or if the command prints nothing for `silence` seconds.
+        Ends early if the connection breaks, or if the command prints nothing for `silence` seconds. Then calls
+        `lost`, which a job does not need: its keeper reports a lost host.
         """
         try:
             channel = self.session(command)
             channel.settimeout(silence)
             while chunk := channel.recv(1 << 16):
                 yield chunk
+            broken = lost is not None and channel.recv_exit_status() == NO_STATUS
         except (OSError, SSHException, EOFError):
-            return  # the keeper reports a lost host
+            broken = True
+        if lost and broken:
+            lost()
 
     def session(self, command: str, terminal: tuple[int, int] | None = None) -> Channel:
         """Start `command` in a new shell. Raises OSError or SSHException.

@@ -15,7 +15,7 @@ from tooling.basis.errors import UsageError
 from tooling.basis.say import say
 from tooling.hosts import commands
 from tooling.hosts.record import Record
-from tooling.hosts.remote import connect
+from tooling.hosts.remote import NO_STATUS, connect
 
 _KILLED = 137  # the exit code of a command in a container that ends
 _INTERRUPT = b"\x03"  # what Ctrl-C sends
@@ -43,6 +43,8 @@ def watch(job: Record) -> None:
             raise UsageError(
                 f"{remotes[0].name}: the connection has ended ({error}): run ./inv watch again"
             ) from error
+    if code == NO_STATUS:
+        raise UsageError(f"{job.hosts[0].name}: the connection has ended: run ./inv watch again")
     if code == _KILLED:
         say(f"job {job.name} has ended: ./inv logs --name {job.name} shows its output")
     elif code:
@@ -50,7 +52,7 @@ def watch(job: Record) -> None:
 
 
 def copy(channel: Channel, target: BinaryIO, size: Callable[[], Size] | None) -> int:
-    """Copy the output of a command to `target`, and return its exit code, -1 if the connection broke.
+    """Copy the output of a command to `target`, and return its exit code, NO_STATUS if the connection broke.
 
     `size`: of this terminal, None without one. The command gets its changes, and Ctrl-C.
     """
@@ -79,7 +81,7 @@ def copy(channel: Channel, target: BinaryIO, size: Callable[[], Size] | None) ->
             known = size()
             channel.resize_pty(*known)
     code = int(channel.recv_exit_status())
-    if code in (-1, _KILLED) and size:
+    if code in (NO_STATUS, _KILLED) and size:
         target.write(_RESTORE)
         target.flush()
     return contract.INTERRUPTED_EXIT_CODE if interrupted else code

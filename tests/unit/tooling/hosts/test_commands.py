@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -185,7 +185,9 @@ class _EndedHost(Remote):
     def __init__(self, name: str, *lines: str) -> None:
         self.name, self._lines = name, lines
 
-    def stream(self, command: str, silence: float | None = None) -> Iterator[bytes]:
+    def stream(
+        self, command: str, silence: float | None = None, lost: Callable[[], object] | None = None
+    ) -> Iterator[bytes]:
         yield "".join(f"{line}\n" for line in self._lines).encode()
 
     def run(self, command: str, stdin: bytes = b"", limit: float = 60.0) -> Done:

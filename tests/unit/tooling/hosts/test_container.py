@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -28,7 +28,9 @@ class Host(Remote):
             raise RemoteError("docker inspect did not end within 60 s")
         return answer
 
-    def stream(self, command: str, silence: float | None = None) -> Iterator[bytes]:
+    def stream(
+        self, command: str, silence: float | None = None, lost: Callable[[], object] | None = None
+    ) -> Iterator[bytes]:
         if command == commands.wait("one"):
             yield (self._waits.pop(0) if len(self._waits) > 1 else self._waits[0]).encode()
             return

@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +31,7 @@ class Hosts:
     """The hosts of a job, whose containers have printed two lines and run. The sets are names of hosts."""
 
     down: set[str] = field(default_factory=set)
+    broken: set[str] = field(default_factory=set)  # their connections, after the output so far
     hang: set[str] = field(default_factory=set)  # their Docker
     keep: set[str] = field(default_factory=set)  # their containers cannot be removed
     removed: list[str] = field(default_factory=list)
@@ -46,8 +47,13 @@ class _Host(Remote):
     def __init__(self, name: str, hosts: Hosts) -> None:
         self.name, self._hosts = name, hosts
 
-    def stream(self, command: str, silence: float | None = None) -> Iterator[bytes]:
+    def stream(
+        self, command: str, silence: float | None = None, lost: Callable[[], object] | None = None
+    ) -> Iterator[bytes]:
         yield b"1\n2\n"
+        if lost and self.name in self._hosts.broken:
+            lost()
+            return
         if "--follow" in command and self.name != "alpha":
             threading.Event().wait()
 
@@ -128,6 +134,18 @@ def test_logs_prints_the_output_of_the_hosts_that_answer(hosts: Hosts, capfd: py
     out, err = capfd.readouterr()
     assert (caught.value.code, err) == (contract.USAGE_EXIT_CODE, "alpha: cannot be reached\n")
     assert sorted(out.splitlines()) == both_lines("beta", "gamma")
+
+
+@pytest.mark.timeout(20)
+def test_logs_reports_a_connection_that_breaks(hosts: Hosts, capfd: pytest.CaptureFixture[str]) -> None:
+    hosts.broken = {"beta", "gamma"}
+    with pytest.raises(Exit) as caught:
+        control.logs(detached(), follow=True)
+    out, err = capfd.readouterr()
+    assert caught.value.code == contract.USAGE_EXIT_CODE
+    assert sorted(out.splitlines()) == both_lines("alpha", "beta", "gamma")
+    again = "the connection has ended: run ./inv logs --name one again"
+    assert sorted(err.splitlines()) == [f"beta: {again}", f"gamma: {again}"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import socket
 import threading
 import time
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.timeout(30)
 
 
 class Server:
-    """An ssh server that accepts every key. Its commands: `echo`, `dribble`, `linger`, `silent` and `never`."""
+    """An ssh server that accepts every key. `_execute` and `_run` have its commands."""
 
     def __init__(self) -> None:
         self.key = paramiko.ECDSAKey.generate()
@@ -63,9 +64,15 @@ class Server:
     def _run(self, channel: paramiko.Channel, command: bytes) -> None:
         if b"silent" in command:  # it does not end either
             return
-        while channel.recv(64):  # its input ends after the client has had the answer to its request
-            continue
+        if b"print" in command:  # it does not wait for the end of its input
+            time.sleep(0.3)
+        else:
+            while channel.recv(64):  # its input ends after the client has had the answer to its request
+                continue
         channel.sendall(b"said\n")
+        if b"break" in command:
+            channel.get_transport().close()
+            return
         while b"dribble" in command:
             if channel.closed:  # by the client
                 return
@@ -125,3 +132,22 @@ def test_a_server_that_does_not_accept_a_command_times_out(host: Remote, monkeyp
 
 def test_a_stream_ends_when_its_command_prints_nothing(host: Remote) -> None:
     assert list(host.stream("silent", silence=0.3)) == []
+
+
+@pytest.mark.parametrize(("command", "times"), [("print", 0), ("print and break", 1)])
+def test_a_stream_reports_that_the_connection_broke(host: Remote, command: str, times: int) -> None:
+    lost: list[bool] = []
+    assert list(host.stream(command, lost=lambda: lost.append(True))) == [b"said\n"]
+    assert len(lost) == times
+
+
+def test_an_idle_connection_is_kept_alive(host: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert host.run("echo").code == 3
+    seen: queue.Queue[str] = queue.Queue()
+    monkeypatch.setattr(remote, "KEEPALIVE_SECONDS", 0.1)
+    monkeypatch.setattr(
+        paramiko.ServerInterface, "check_global_request", lambda _self, kind, _message: seen.put(kind)
+    )
+    idle = Remote(Host("there"))
+    assert seen.get(timeout=20).startswith("keepalive")
+    idle.close()

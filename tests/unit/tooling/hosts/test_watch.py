@@ -111,3 +111,9 @@ def test_the_first_host_is_asked_and_its_exit_code_is_passed_on(
     assert host.started == [commands.watch(mine.containers[0], False)]
     with pytest.raises(UsageError, match="exit code 0: nothing to watch"):
         watch.watch(replace(mine, exit_code=0))
+
+
+def test_a_broken_connection_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "connect", lambda _hosts, _stack: ([Host(Channel(code=-1))], []))
+    with pytest.raises(UsageError, match="alpha: the connection has ended: run"):
+        watch.watch(record.of(job(), detached=True))
