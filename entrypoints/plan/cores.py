@@ -33,6 +33,7 @@ class Share:
     `quota`: its processor time in CPUs, inf without a limit. `crowded`: other ranks use the same cores, because
     there are more ranks than CPUs. `smallest`, `largest`: the sizes, in cores, of the node's smallest and largest
     share, for decisions that all ranks must make alike. A rank that is bound already knows only its own size.
+    `sharing`: how many ranks, at least, are bound to these cores; `quota` is then a part of the cores.
     """
 
     cores: Sequence[Core]
@@ -40,6 +41,7 @@ class Share:
     crowded: bool
     smallest: int
     largest: int
+    sharing: int = 1
 
     @property
     def limited(self) -> bool:
@@ -70,11 +72,12 @@ class Share:
 def share_of(environment: DistributedEnvironment, topology: Topology, notes: Notes) -> Share:
     """The share of the rank `environment`. Notes the reasons, and warnings if ranks disturb each other."""
     ranks = environment.local_world_size
-    shares, index, crowded = _shares(environment, topology, notes)
+    shares, index, sharing, crowded = _shares(environment, topology, notes)
     cores, sizes = shares[index], [len(share) for share in shares]
     quota = topology.quota.cpus / ranks if topology.quota else math.inf
-    share = Share(cores, quota, crowded, min(sizes), max(sizes))
-    if topology.quota is None or not share.limited:
+    time = min(quota, len(cores) / sharing) if sharing > 1 else quota
+    share = Share(cores, time, crowded, min(sizes), max(sizes), sharing)
+    if topology.quota is None or quota >= len(cores):
         return share
     notes.reasons.append(
         f"the container's CPU quota is {topology.quota.cpus:g} CPUs ({topology.quota.source})"
@@ -92,8 +95,8 @@ def share_of(environment: DistributedEnvironment, topology: Topology, notes: Not
     return share
 
 
-def binder(environment: DistributedEnvironment, topology: Topology) -> str:
-    """The program that has bound this rank to a subset of its launcher's CPUs; empty if none has."""
+def _binder(environment: DistributedEnvironment, topology: Topology) -> tuple[str, frozenset[int]]:
+    """The program that has bound this rank to a subset of its launcher's CPUs, and these; empty if none has."""
     name = environment.launcher
     if name == TORCHRUN.name:  # torchrun binds nothing: a command between the agent and the rank does
         outer, who = topology.agent_cpus, "the command that torchrun started"
@@ -101,7 +104,7 @@ def binder(environment: DistributedEnvironment, topology: Topology) -> str:
         outer, who = topology.parent_cpus, "the command that started this rank"
     else:
         outer, who = topology.launcher_cpus, name
-    return who if outer is not None and topology.allowed < outer else ""
+    return (who, outer) if outer is not None and topology.allowed < outer else ("", frozenset())
 
 
 def divide(cores: Sequence[Core], parts: int) -> list[Sequence[Core]]:
@@ -169,27 +172,38 @@ def _joined(threads: Sequence[Core]) -> tuple[Core, ...]:
 
 def _shares(
     environment: DistributedEnvironment, topology: Topology, notes: Notes
-) -> tuple[Sequence[Sequence[Core]], int, bool]:
-    """The shares of the node's cores that this rank knows, the index of its own, and whether ranks have the same.
+) -> tuple[Sequence[Sequence[Core]], int, int, bool]:
+    """The shares of the node's cores that this rank knows, the index of its own, and `sharing` and `crowded`.
 
     Four cases: the rank is bound already, it is alone on its node, there are fewer CPUs than ranks, or it gets its
     part of `divide`.
     """
     cores, ranks, allowed = topology.cores, environment.local_world_size, topology.allowed
-    who = binder(environment, topology)
+    who, outer = _binder(environment, topology)
     if who:
         notes.reasons.append(f"{who} has bound this rank to {count(len(cores), 'core')} already")
-        if ranks == 1 and topology.launcher_cpus:
+        launchers = len(topology.launcher_cpus or ())
+        # Open MPI binds each rank to one core, if the job has two ranks or one.
+        if launchers and (ranks == 1 or 2 * ranks * len(allowed) <= launchers):
+            which = "the only rank" if ranks == 1 else f"each of the {ranks} ranks"
             notes.warnings.append(
-                f"{who} has bound the only rank of this node to {len(allowed)} of {len(topology.launcher_cpus)} "
-                "CPUs: to use all of them, turn binding off (mpirun --bind-to none)"
+                f"{who} has bound {which} of this node to {len(allowed)} of {launchers} CPUs: to use all of them, "
+                "turn binding off (mpirun --bind-to none)"
             )
-        return [cores], 0, False
+        # Equal parts of the launcher's CPUs are less than twice the mean, even if they differ by one core.
+        sharing = max(1, ranks * len(allowed) // len(outer))
+        if sharing > 1:
+            notes.warnings.append(
+                f"{who} has bound each of {ranks} ranks to {len(allowed)} of {len(outer)} CPUs, so at least "
+                f"{sharing} ranks share these CPUs: to give each rank its own, turn binding off (mpirun --bind-to "
+                "none, srun --cpu-bind=none)"
+            )
+        return [cores], 0, sharing, sharing > len(cores)
     if ranks == 1:
         notes.reasons.append(f"the only rank of this node may use all of its {count(len(cores), 'core')}")
         if topology.quota is None or topology.quota.cpus >= len(cores):
             _note_nodes_and_sockets(cores, environment, topology, notes)
-        return [cores], 0, False
+        return [cores], 0, 1, False
     _warn_if_launcher_is_hidden(environment, topology, notes)
     if len(allowed) < ranks:
         notes.reasons.append(f"{ranks} ranks share {count(len(allowed), 'CPU')}")
@@ -197,7 +211,7 @@ def _shares(
             f"{ranks} ranks on this node, but only {count(len(allowed), 'CPU')} allowed: they slow each other "
             "down; start fewer ranks or allow more CPUs"
         )
-        return [cores], 0, True
+        return [cores], 0, 1, True
     shares = divide(cores, ranks)
     share = shares[environment.local_rank]
     if len(cores) < ranks:
@@ -208,7 +222,7 @@ def _shares(
             "cores"
         )
         _note_nodes_and_sockets(share, environment, topology, notes)
-    return shares, environment.local_rank, False
+    return shares, environment.local_rank, 1, False
 
 
 def _warn_if_launcher_is_hidden(environment: DistributedEnvironment, topology: Topology, notes: Notes) -> None:

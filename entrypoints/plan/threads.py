@@ -57,6 +57,8 @@ def explain_threads(own: str | None, threads: int, share: Share, kept: int, note
             )
     elif share.crowded:
         notes.reasons.append(f"OMP_NUM_THREADS={threads}: there are more ranks than CPUs")
+    elif share.limited and share.sharing > 1:
+        notes.reasons.append(f"OMP_NUM_THREADS={threads}: at least {share.sharing} ranks share these cores")
     elif share.limited:
         notes.reasons.append(f"OMP_NUM_THREADS={threads}: {_under_quota(threads, share.quota)}")
     else:

@@ -87,6 +87,37 @@ def test_an_only_rank_that_is_bound_to_a_part_of_the_node_is_a_warning() -> None
     assert any("to 1 of 8 CPUs" in warning for warning in made.warnings)
 
 
+def test_ranks_that_are_bound_to_less_than_half_of_the_node_are_a_warning() -> None:
+    made = make(place(1, 2, "Open MPI"), cores(1), launcher_cpus=frozenset(range(8)))
+    assert made.cores == (0,)
+    assert [warning.partition(":")[0] for warning in made.warnings] == [
+        "Open MPI has bound each of the 2 ranks of this node to 1 of 8 CPUs"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "facts"),
+    [
+        ("Open MPI", {"launcher_cpus": frozenset(range(16))}),
+        ("torchrun", {"agent_cpus": frozenset(range(16))}),
+    ],
+)
+def test_ranks_that_are_bound_to_the_same_socket_share_its_cores(launcher: str, facts: dict[str, Any]) -> None:
+    made = make(place(2, 4, launcher), cores(8), **facts)
+    assert made.cores == tuple(range(8))
+    assert made.omp_num_threads == 4
+    assert any("at least 2 ranks share these CPUs" in warning for warning in made.warnings)
+    assert "OMP_NUM_THREADS=4: at least 2 ranks share these cores" in made.reasons
+
+
+@pytest.mark.parametrize(("ranks", "bound", "cpus"), [(3, 11, 32), (4, 2, 5), (2, 2, 3), (4, 4, 31)])
+def test_ranks_that_are_bound_to_parts_of_unequal_size_do_not_share_cores(
+    ranks: int, bound: int, cpus: int
+) -> None:
+    made = make(place(0, ranks, "Open MPI"), cores(bound), launcher_cpus=frozenset(range(cpus)))
+    assert (made.omp_num_threads, made.warnings) == (bound, ())
+
+
 def test_more_ranks_than_cpus_is_a_warning() -> None:
     made = make(place(2, 3), cores(2))
     assert made.cores == (0, 1)
