@@ -126,7 +126,7 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
         except SignalException as error:
             recorded.record([Failed(0, signal.Signals(error.sigval).name, time.time(), "stop")])
             return 128 + int(error.sigval)
-        except (RuntimeError, RendezvousError) as error:
+        except (RuntimeError, TimeoutError, RendezvousError) as error:  # TimeoutError: torch 2.0 and older
             raise UsageError(explain(error, node, options.timeout_seconds)) from error
     return 0
 

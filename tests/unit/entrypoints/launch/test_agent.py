@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from entrypoints.cli.errors import UsageError
 from entrypoints.launch import agent, options
 from entrypoints.launch.failures import Failure, first_failure, report
 from entrypoints.machine.cgroups import OutOfMemoryKills
+from entrypoints.placement.detect import DistributedEnvironment
 from tests.unit.entrypoints.machines.layout import Machine, lay_out
 
 
@@ -194,3 +197,32 @@ def test_an_error_that_its_rank_has_printed_is_not_printed_again(capsys: pytest.
     failures = {0: Ended(0, 2, 1000, error_file_data={"printed": True})}
     assert report(found(failures)) == 2
     assert capsys.readouterr().err == ""
+
+
+class _SignalError(Exception):
+    """Stands for an exception of torch that is not raised here."""
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("no route"), TimeoutError("timed out")], ids=["RuntimeError", "2.0"]
+)
+def test_a_node_that_does_not_reach_node_0_is_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def elastic_launch(*_: object) -> Any:
+        raise error
+
+    api = SimpleNamespace(LocalElasticAgent=object, elastic_launch=elastic_launch)
+    modules = {
+        "torch.distributed.elastic.multiprocessing": SimpleNamespace(SignalException=_SignalError),
+        "torch.distributed.elastic.multiprocessing.errors": SimpleNamespace(ChildFailedError=_SignalError),
+        "torch.distributed.elastic.rendezvous": SimpleNamespace(RendezvousError=_SignalError),
+        "torch.distributed.launcher": SimpleNamespace(api=api),
+        "entrypoints.group.create": SimpleNamespace(explain=lambda error, *_: f"node 0: {error}"),
+    }
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(agent, "os", SimpleNamespace(environ={}))
+    monkeypatch.setattr(agent, "_config", lambda *_, **__: None)
+    monkeypatch.setattr("entrypoints.machine.processes.report_stopped_ranks", lambda _: None)
+    launch = options.parse(["--nproc-per-node", "1", "--", "train"], {})
+    with pytest.raises(UsageError, match=f"node 0: {error}"):
+        agent._run_agent(launch, DistributedEnvironment())
