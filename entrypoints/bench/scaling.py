@@ -83,7 +83,7 @@ def _phases(
     ranks = [rank for rank, node in enumerate(nodes_of_ranks) if node < nodes]
     takes_part = environment.rank in ranks
     phases = [Phase(nodes, None, takes_part, None)]
-    for backend in options.backends if nodes * environment.local_world_size > 1 else ():
+    for backend in options.backends if len(ranks) > 1 else ():  # equal on all ranks, also on uneven nodes
         BACKENDS[backend](environment, JOIN_SECONDS)
         group = dist.new_group(ranks, backend=backend, timeout=timedelta(seconds=options.timeout_seconds))
         phases.append(Phase(nodes, backend, takes_part, group if takes_part else None))

@@ -1,0 +1,42 @@
+"""The groups of `bench scaling`: every rank creates the same ones, because creating a group is a collective."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from entrypoints.placement.detect import DistributedEnvironment
+
+# Imported by `scaling`, and importing torch themselves.
+_MODULES = (
+    "torch",
+    "torch.distributed",
+    "entrypoints.bench.output",
+    "entrypoints.bench.phases",
+    "entrypoints.group.create",
+)
+
+
+def test_ranks_of_uneven_nodes_create_the_same_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in _MODULES:
+        monkeypatch.setitem(sys.modules, name, MagicMock())
+    monkeypatch.delitem(sys.modules, "entrypoints.bench.scaling", raising=False)
+    scaling: Any = importlib.import_module("entrypoints.bench.scaling")
+    monkeypatch.delitem(sys.modules, "entrypoints.bench.scaling")
+    monkeypatch.setattr(scaling, "BACKENDS", {"gloo": lambda *_: None})
+    options = SimpleNamespace(backends=("gloo",), timeout_seconds=1.0)
+
+    def groups(rank: int, local_rank: int, ranks_here: int, node: int) -> list[list[int]]:
+        """The ranks of each group that this rank creates: one rank on node 0, two on node 1."""
+        monkeypatch.setattr(scaling, "dist", MagicMock())
+        place = DistributedEnvironment(rank, 3, local_rank, ranks_here, node)
+        for nodes in (1, 2):
+            scaling._phases(options, place, nodes, [0, 1, 1], MagicMock())
+        return [call.args[0] for call in scaling.dist.new_group.call_args_list]
+
+    assert groups(0, 0, 1, 0) == groups(2, 1, 2, 1) == [[0, 1, 2]]
