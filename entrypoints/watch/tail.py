@@ -72,4 +72,12 @@ def newest(output: Path) -> Path | None:
     found = [
         path for pattern in ("", "*/", "*/*/") for path in output.glob(f"{pattern}{record.FOLDER}/rank-*.jsonl")
     ]
-    return max(found, key=lambda path: path.stat().st_mtime).parent.parent if found else None
+    return max(found, key=_written).parent.parent if found else None
+
+
+def _written(path: Path) -> float:
+    """When a file was written to last; 0 if it no longer exists: a new job removes the files of the one before."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -172,3 +172,11 @@ def test_the_newest_records_below_a_folder(tmp_path: Path) -> None:
     found = Tail(tmp_path).read()
     assert found is not None
     assert found.folder == tmp_path / "runs" / "new"
+
+
+def test_a_file_that_a_new_job_removes_while_it_is_looked_for_is_ignored(tmp_path: Path) -> None:
+    synthetic_records.write(tmp_path, world_size=1)
+    record.path(tmp_path, 1).symlink_to(tmp_path / "removed")  # listed, and gone when it is read
+    found = Tail(tmp_path).read()
+    assert found is not None
+    assert list(found.ranks) == [0]
