@@ -73,7 +73,7 @@ def collectives(options: Options) -> None:
     documents = []
     for node_count, ranks_per_node in ((1, options.ranks), *([(options.nodes, 1)] if options.nodes > 1 else [])):
         say(f"measuring: containers: {node_count}, ranks in each: {ranks_per_node}")
-        spec = ClusterSpec(CLUSTER, image.tag, node_count, ranks_per_node, options.command)
+        spec = ClusterSpec(CLUSTER, image.id, node_count, ranks_per_node, options.command)
         documents.append(measure(spec, engine))
     document = collectives_report.merge(documents, output.facts(engine, image))
     has_picture = any(row["collective"] == PLOTTED for row in document["rows"])

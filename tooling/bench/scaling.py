@@ -75,7 +75,7 @@ def run(options: Options) -> None:
         f"--seconds={options.seconds:g}",
         *([f"--backends={','.join(options.backend)}"] if options.backend else []),
     )
-    spec = ClusterSpec(CLUSTER, image.tag, most, 1, command, cpus=quota)
+    spec = ClusterSpec(CLUSTER, image.id, most, 1, command, cpus=quota)
     measured = collectives.measure(spec, engine)
     facts = {
         **output.facts(engine, image),

@@ -99,7 +99,7 @@ def demo(
     (output / "result.json").unlink(missing_ok=True)
     spec = ClusterSpec(
         name="demo",
-        image=image.tag,
+        image=image.id,
         nodes=node_count,
         ranks_per_node=ranks_per_node,
         command=words,
@@ -113,7 +113,7 @@ def demo(
         launcher=launcher,
     )
     questions = [question for question, _ in held_out]
-    before = demo_answers.ask(image.tag, model, questions, engine) if questions else []
+    before = demo_answers.ask(image.id, model, questions, engine) if questions else []
     say(f"starting {node_count} containers on a private network; ranks in each container: {ranks_per_node}")
     started = time.time()
     outcome = run.run(spec, engine)
@@ -132,7 +132,7 @@ def demo(
         "train": round(result["seconds"]["train"], 1),
     }
     if held_out:
-        result |= demo_answers.compare(held_out, before, demo_answers.ask(image.tag, output, questions, engine))
+        result |= demo_answers.compare(held_out, before, demo_answers.ask(image.id, output, questions, engine))
         demo_answers.show(result["answers"])
     path = folder / "result.json"
     path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")

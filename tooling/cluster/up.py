@@ -99,7 +99,8 @@ def up(request: Request) -> None:
         print(yaml.render([compose.plain(document, name)]), end="")
         return
     engine, image = request.choice.ensure()
-    spec = replace(spec, image=image.tag, environment={contract.IMAGE: image.id, **environment})
+    # By its ID: a build during the job moves the tag, and a restart would run another image.
+    spec = replace(spec, image=image.id, environment={contract.IMAGE: image.id, **environment})
     if options.detach:
         run.start(spec, engine)
         say(f"cluster {name} is up: ./inv logs --name {name} shows its output, ./inv down --name {name} ends it")

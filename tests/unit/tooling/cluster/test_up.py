@@ -18,6 +18,7 @@ from tooling.cluster.nodes import Node
 from tooling.cluster.run import Outcome
 from tooling.engine import api
 from tooling.engine.api import Engine
+from tooling.image.build import Image
 from tooling.image.choice import Choice
 
 
@@ -141,6 +142,22 @@ def test_the_reports_of_this_job_are_found_in_its_output_folder(tmp_path: Path) 
         (tmp_path / name / contract.REPORT).touch()
         os.utime(tmp_path / name / contract.REPORT, (time, time))
     assert up.reports(tmp_path, 10.0) == [tmp_path / "new" / contract.REPORT]
+
+
+def test_every_start_runs_the_same_image_although_a_build_moves_its_tag(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    image = Image("cpu-train-stack:2.13", "sha256:1", 0, built=False, seconds=0.0)
+    started: list[ClusterSpec] = []
+
+    def run(attempt: ClusterSpec, _engine: Engine) -> Outcome:
+        started.append(attempt)
+        return Outcome(1 if len(started) == 1 else 0)
+
+    monkeypatch.setattr(Choice, "ensure", lambda _choice: (Engine("unix:///sock", 1), image))
+    monkeypatch.setattr(cluster, "run", run)
+    up.up(up.Request(spec(), Choice(), up.Options(output=str(tmp_path / "output"), max_restarts=1)))
+    assert [(one.image, one.environment[contract.IMAGE]) for one in started] == [("sha256:1", "sha256:1")] * 2
 
 
 def test_restarts_need_a_command_that_watches_the_cluster() -> None:
