@@ -152,6 +152,8 @@ class Generate:
 def prepare(argv: Sequence[str]) -> Generate:
     """Parse the command line and check the model's folder. Raises UsageError."""
     parsed = parse_options(Generate, argv, "generate", _DESCRIPTION, "[options] MODEL [PROMPT ...]")
+    for text in (*parsed.prompts, parsed.system or ""):
+        _check_text(text)
     from entrypoints.train.model import pretrained
 
     pretrained.check_folder(parsed.model)
@@ -203,5 +205,18 @@ def _positions(model: Any) -> int | None:
 
 def _lines() -> Iterator[str]:
     """The lines of standard input, without empty ones."""
-    if sys.stdin is not None:
-        yield from (line.strip() for line in sys.stdin if line.strip())
+    for line in sys.stdin or ():
+        if line.strip():
+            _check_text(line)
+            yield line.strip()
+
+
+def _check_text(text: str) -> None:
+    """Raise UsageError for a prompt with bytes that are not UTF-8. Python reads them as halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"found {ascii(text.strip())[:60]}, which is not UTF-8, expected a prompt in UTF-8: convert it, for "
+            "example with iconv"
+        ) from error

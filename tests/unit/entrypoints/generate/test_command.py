@@ -1,7 +1,9 @@
-"""The longest answer that a model can give to a prompt."""
+"""The longest answer that a model can give to a prompt, and prompts that are no text."""
 
 from __future__ import annotations
 
+import io
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.options import parse_options
-from entrypoints.generate.command import Generate
+from entrypoints.generate.command import Generate, _lines, prepare
 
 TABLE = SimpleNamespace(num_embeddings=34)
 
@@ -58,3 +60,20 @@ def test_a_shorter_answer_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_prompt_that_allows_no_answer_is_refused(made: Any, tokens: int, expected: str) -> None:
     with pytest.raises(UsageError, match=expected):
         longest(made, tokens)
+
+
+LATIN_1 = b"caf\xe9".decode(errors="surrogateescape")  # as Python reads arguments and standard input
+
+
+@pytest.mark.parametrize("words", [[LATIN_1], ["hello", "--system", LATIN_1]], ids=["prompt", "system"])
+def test_arguments_that_are_not_utf_8_are_refused(words: list[str]) -> None:
+    with pytest.raises(UsageError, match="which is not UTF-8"):
+        prepare(["model", *words])
+
+
+def test_a_line_that_is_not_utf_8_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"hello\n\n{LATIN_1}\n"))
+    lines = _lines()
+    assert next(lines) == "hello"
+    with pytest.raises(UsageError, match="expected a prompt in UTF-8"):
+        next(lines)
