@@ -67,12 +67,19 @@ class Flags:
 def short_row(inputs: TrainerInputs, number: int) -> dict[str, Any]:
     """The last tokens of a row of the training data, where a chat has its labels.
 
+    A row with one label keeps its first tokens instead, with the question, and its last token: Longformer looks
+    for the separators around them.
+
     Before training, a long row would need more memory than in training: nothing is recomputed, and the allocator
     keeps what it got.
     """
-    complete = _OF_ROWS if inputs.shift is None else ()
     row = inputs.train[number]
-    return {name: values if name in complete else values[-_TOKENS:] for name, values in row.items()}
+    if inputs.shift is not None:
+        return {name: values[-_TOKENS:] for name, values in row.items()}
+    return {
+        name: values if name in _OF_ROWS or len(values) <= _TOKENS else [*values[: _TOKENS - 1], values[-1]]
+        for name, values in row.items()
+    }
 
 
 def states_per_weight(optimizer: str) -> int:

@@ -83,6 +83,13 @@ def test_only_labels_of_tokens_are_cut_in_a_measured_row(
     assert (len(found["input_ids"]), len(found["labels"])) == kept
 
 
+def test_a_measured_question_keeps_its_separators() -> None:
+    ids = [0, 7, 2, 2, *[9] * 379, 2]
+    inputs = TrainerInputs([{"input_ids": ids, "start_positions": 200}], None, None, None, "f1", 384)
+    found = memory.short_row(inputs, 0)
+    assert (len(found["input_ids"]), found["input_ids"].count(2), found["start_positions"]) == (128, 3, 200)
+
+
 def test_the_line_names_what_takes_the_memory() -> None:
     assert memory.line(FOOTPRINT) == (
         "memory: about 8.0 GB per rank (2.0 loaded, 3.0 gradients and optimizer, 3.0 for the 2,000 tokens of the "
