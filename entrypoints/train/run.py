@@ -30,6 +30,7 @@ from entrypoints.operators.output_layer import OutputLayer, is_last, output_laye
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.records.tokens import Count
 from entrypoints.train import result
+from entrypoints.train.flags import unsupported
 from entrypoints.train.flags.arguments import Parsed
 from entrypoints.train.loop import console, ddp
 from entrypoints.train.loop.stopping import StopOnRequest
@@ -126,7 +127,7 @@ def _check_memory(setup: Setup, trainer: CpuTrainer, environment: DistributedEnv
     available = min(psutil.virtual_memory().total, limit.limit_bytes if limit else sys.maxsize)
     flags = memory.Flags(
         rows=arguments.per_device_train_batch_size,
-        recomputes=arguments.gradient_checkpointing,
+        recomputes=arguments.gradient_checkpointing or not unsupported.can_recompute(model),
         trains_all=not hasattr(model, "peft_config"),
         ranks=environment.world_size,
     )

@@ -30,7 +30,7 @@ from entrypoints.train.data import splits, token_files
 from entrypoints.train.data.labels import MULTI_LABEL, REGRESSION
 from entrypoints.train.data.token_files import TokenFolder
 from entrypoints.train.data.types import Rows, TrainerInputs
-from entrypoints.train.flags import training_arguments, uses
+from entrypoints.train.flags import training_arguments, unsupported, uses
 from entrypoints.train.flags.arguments import Parsed, TaskArguments
 from entrypoints.train.loop import console
 from entrypoints.train.model import adapters, pretrained, quantization
@@ -127,6 +127,7 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
             checkpoints.check_same_model(start.checkpoint, config, has_adapter)
         _check_batches(arguments, inputs)
         if inputs.train is not None:
+            unsupported.check_model(arguments, loaded.model)
             _check_optimizer(arguments, loaded.model)
     with agreement():
         if arguments.push_to_hub and rank == 0:

@@ -53,14 +53,6 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-_POSITIVE = (
-    *("max_seq_length", "max_train_samples", "max_eval_samples", "max_answer_length", "n_best_size"),
-    *("max_target_length", "generation_max_length", "num_beams"),
-    *("lora_r", "lora_alpha", "per_device_train_batch_size", "per_device_eval_batch_size"),
-    *("gradient_accumulation_steps", "num_train_epochs", "ddp_timeout"),
-)
-
-
 def _flag(help_text: str, default: Any = None, **metadata: Any) -> Any:
     return field(default=default, metadata={"help": help_text, **metadata})
 
@@ -268,14 +260,9 @@ def _check(task: TaskArguments, training: dict[str, Any], given: frozenset[str])
     if not training["do_train"] and not training["do_eval"]:
         raise UsageError("nothing to do: pass --train_file and --validation_file, or --dataset_name")
     unsupported.check(training)
-    values = {**asdict(task), **training}
-    for name in _POSITIVE:
-        if values[name] is not None and values[name] <= 0:
-            raise UsageError(f"--{name} is {values[name]}, expected a number above 0")
+    unsupported.check_ranges({**asdict(task), **training})
     if not 0 < task.mlm_probability < 1:
         raise UsageError(f"--mlm_probability is {task.mlm_probability}, expected a share between 0 and 1")
-    if task.doc_stride < 0:
-        raise UsageError(f"--doc_stride is {task.doc_stride}, expected 0 or more")
 
 
 def unknown(argument: str, known: Iterable[str]) -> UsageError:

@@ -1,4 +1,4 @@
-"""Flags of transformers' TrainingArguments that this trainer or this image does not support.
+"""Flags and values that this trainer, this image or the model does not support.
 
 Without these checks, such a flag would cause a traceback during the job, or silently do nothing.
 """
@@ -6,11 +6,12 @@ Without these checks, such a flag would cause a traceback during the job, or sil
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import shutil
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 from entrypoints.cli.errors import UsageError
 
@@ -33,6 +34,27 @@ _REASONS: dict[str, tuple[Any, str]] = {
     "restore_callback_states_from_checkpoint": (True, "is not needed, the trainer restores its own callbacks"),
     "debug": (None, "is not supported: it is for TPUs, or fails on the attention masks of current models"),
 }
+_POSITIVE = (
+    *("max_seq_length", "max_train_samples", "max_eval_samples", "max_answer_length", "n_best_size"),
+    *("max_target_length", "generation_max_length", "num_beams"),
+    *("lora_r", "lora_alpha", "per_device_train_batch_size", "per_device_eval_batch_size"),
+    *("gradient_accumulation_steps", "num_train_epochs", "ddp_timeout"),
+    *("eval_accumulation_steps", "dataloader_prefetch_factor"),
+)
+_NOT_NEGATIVE = (
+    *("doc_stride", "seed", "data_seed", "dataloader_num_workers"),
+    *("learning_rate", "weight_decay", "adam_epsilon", "neftune_noise_alpha"),
+)
+_BELOW_1 = ("adam_beta1", "adam_beta2", "lora_dropout", "label_smoothing_factor")
+_LARGEST_SEED = 2**32 - 1  # of NumPy
+# Names of flags, what is expected, and whether a number is that. NaN is not.
+_RANGES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
+    (_POSITIVE, "a number above 0", lambda number: 0 < number < math.inf),
+    (_NOT_NEGATIVE, "0 or more", lambda number: 0 <= number < math.inf),
+    (_BELOW_1, "0 or more, and less than 1", lambda number: 0 <= number < 1),
+    (("seed",), f"at most {_LARGEST_SEED}", lambda number: number <= _LARGEST_SEED),
+    (("max_steps",), "a number above 0: remove it to train for --num_train_epochs", bool),
+)
 _OFF = frozenset({"", "false", "no", "0", "none"})
 _ON = frozenset({"true", "yes", "1", "full_shard", "full_shard auto_wrap"})
 
@@ -53,6 +75,30 @@ def check(values: dict[str, Any]) -> None:
             found.append(f"--{name} {why}: remove it")
     if found:
         raise UsageError("; ".join(found))
+
+
+def check_ranges(values: dict[str, Any]) -> None:
+    """Raise UsageError for a number outside of its range. `values`: of all flags; an older release has fewer."""
+    given = {name: value for name, value in values.items() if value is not None}
+    for names, expected, is_in in _RANGES:
+        for name in names:
+            if name in given and not is_in(given[name]):
+                raise UsageError(f"--{name} is {given[name]}, expected {expected}")
+
+
+def can_recompute(model: Any) -> bool:
+    """Whether a model supports --gradient_checkpointing."""
+    return bool(getattr(model, "supports_gradient_checkpointing", True))
+
+
+def check_model(arguments: Any, model: Any) -> None:
+    """Raise UsageError for a flag that the model does not support. `arguments`: TrainingArguments."""
+    if arguments.gradient_checkpointing and not can_recompute(model):
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model  # peft's
+        raise UsageError(
+            f"--gradient_checkpointing is not supported by {type(base).__name__} in this release of transformers: "
+            "remove it"
+        )
 
 
 def check_derived(arguments: Any) -> None:

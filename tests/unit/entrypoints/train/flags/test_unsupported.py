@@ -53,3 +53,41 @@ def test_values_derived_by_training_arguments_are_refused_too(changes: dict[str,
     unsupported.check_derived(derived())
     with pytest.raises(UsageError, match=message):
         unsupported.check_derived(derived(**changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("per_device_train_batch_size", 0),
+        ("num_train_epochs", float("nan")),
+        ("num_train_epochs", float("inf")),
+        ("eval_accumulation_steps", 0),
+        ("dataloader_num_workers", -1),
+        ("learning_rate", -1e-3),
+        ("learning_rate", float("nan")),
+        ("seed", -1),
+        ("seed", 2**32),
+        ("adam_beta1", 1.0),
+        ("lora_dropout", -0.1),
+        ("max_steps", 0),
+    ],
+)
+def test_a_number_out_of_range_is_refused(name: str, number: float) -> None:
+    with pytest.raises(UsageError, match=f"^--{name} is {number}, expected "):
+        unsupported.check_ranges({name: number})
+
+
+def test_the_ends_of_ranges_and_missing_values_are_accepted() -> None:
+    zeros = dict.fromkeys(("seed", "learning_rate", "dataloader_num_workers", "adam_beta1", "lora_dropout"), 0)
+    unsupported.check_ranges({**zeros, "seed": 2**32 - 1, "max_steps": -1, "eval_accumulation_steps": None})
+
+
+def test_gradient_checkpointing_is_refused_for_a_model_without_it() -> None:
+    given, not_given = (SimpleNamespace(gradient_checkpointing=value) for value in (True, False))
+    unable = SimpleNamespace(supports_gradient_checkpointing=False)
+    adapted = SimpleNamespace(supports_gradient_checkpointing=False, get_base_model=lambda: unable)
+    unsupported.check_model(not_given, unable)
+    unsupported.check_model(given, SimpleNamespace(supports_gradient_checkpointing=True))
+    for model in (unable, adapted):
+        with pytest.raises(UsageError, match="--gradient_checkpointing is not supported by SimpleNamespace"):
+            unsupported.check_model(given, model)
