@@ -143,12 +143,12 @@ def make(request: Request) -> Plan:
 
 
 def _inputs(request: Request, model: Model) -> Inputs:
+    computing, share, overlap = _cores(request)
     if request.single_node_samples_per_second:
         speed = Estimate.within(request.single_node_samples_per_second, SPEED_SPREAD)
     else:
-        speed = inputs.samples_per_second(model, request.seq_length, request.cores, request.ghz, request.isa)
+        speed = inputs.samples_per_second(model, request.seq_length, computing, request.ghz, request.isa)
     fixed = Estimate.factor(request.fixed_seconds, FIXED_FACTOR) if request.fixed_seconds else Estimate.exact(0)
-    share, overlap = _cores_for_communication(request)
     return Inputs(
         samples_per_second=speed,
         compute_share=share,
@@ -158,13 +158,19 @@ def _inputs(request: Request, model: Model) -> Inputs:
     )
 
 
-def _cores_for_communication(request: Request) -> tuple[Estimate, Estimate]:
-    """The share of the cores that compute, and the overlap, as the image's `plan` decides."""
-    if not request.cores:  # assume a node with 16 or more cores
-        return Estimate(1 - 1 / 32, 1 - 1 / CORES_WORTH_A_WORKER, 1), inputs.OVERLAP
+def _cores(request: Request) -> tuple[int, Estimate, Estimate]:
+    """The cores that compute on a node that trains alone, their share that computes in a cluster, and the overlap.
+
+    As the image's `plan` decides. Several ranks keep cores for communication also on a single node.
+    """
+    several = request.ranks_per_node > 1
+    if not request.cores:  # assume a node with 16 or more cores for each rank
+        kept = Estimate(1 - 1 / 32, 1 - 1 / CORES_WORTH_A_WORKER, 1)
+        return 0, Estimate.exact(1) if several else kept, inputs.OVERLAP
     overlap = inputs.overlap(request.cores / request.ranks_per_node)
-    reserved = request.ranks_per_node if overlap is inputs.OVERLAP else 0
-    return Estimate.exact(1 - reserved / request.cores), overlap
+    remaining = request.cores - (request.ranks_per_node if overlap is inputs.OVERLAP else 0)
+    alone = remaining if several else request.cores
+    return alone, Estimate.exact(remaining / alone), overlap
 
 
 def _warnings(request: Request, model: Model, rows: Sequence[Prediction]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import pytest
 from tests import documents
 from tooling.basis.errors import UsageError
 from tooling.forecast import command, models, request, texts
+from tooling.forecast.estimate import Estimate
 from tooling.forecast.request import Request
 
 REQUEST = Request(model="bert-base", samples=400_000, single_node_samples_per_second=26)
@@ -220,9 +221,22 @@ def test_a_guess_from_cores_is_far_less_certain_than_a_measurement_and_has_a_war
 
 def test_communication_overlaps_only_with_a_reserved_core() -> None:
     few = request.make(replace(REQUEST, cores=8)).inputs
-    many = request.make(replace(REQUEST, cores=64, ranks_per_node=2)).inputs
+    many = request.make(replace(REQUEST, cores=64)).inputs
     assert (few.compute_share.value, few.overlap.value) == (1, 0)
-    assert (many.compute_share.value, many.overlap.value) == (62 / 64, 1)
+    assert (many.compute_share.value, many.overlap.value) == (63 / 64, 1)
+
+
+@pytest.mark.parametrize("cores", [0, 64])
+def test_the_speed_of_a_node_with_several_ranks_includes_the_reserved_cores(cores: int) -> None:
+    known = request.make(replace(REQUEST, cores=cores, ranks_per_node=2)).inputs
+    assert (known.compute_share, known.overlap.value) == (Estimate.exact(1), 1)
+
+
+def test_a_guessed_speed_counts_the_cores_that_compute() -> None:
+    one = request.make(replace(ROUGH, cores=64)).inputs
+    two = request.make(replace(ROUGH, cores=64, ranks_per_node=2)).inputs
+    assert two.samples_per_second.value / one.samples_per_second.value == pytest.approx(62 / 64)
+    assert (one.compute_share.value, two.compute_share.value) == (63 / 64, 1)
 
 
 def test_gradients_in_bf16_have_half_the_bytes() -> None:
