@@ -36,6 +36,11 @@ _TARGET = re.compile(
 )
 # The last line of a push. With containerd's image store, nothing else has the digest.
 _PUSHED = re.compile(r"\S+: digest: (sha256:[0-9a-f]{64}) size: \d+")
+# Docker Hub does not tell a user who may not read a repository from a repository that does not exist.
+_REJECTED = (
+    "the registry rejected these credentials, or lacks this repository: run docker login {host}, or create the "
+    "repository"
+)
 # Part of the engine's message -> what to do about it. The first match wins.
 _CAUSES = (
     (
@@ -44,8 +49,8 @@ _CAUSES = (
     ),
     ("certificate", "its certificate is not trusted: add the registry's CA to the engine"),
     ("no basic auth credentials", "the registry requires credentials: run docker login {host}"),
-    ("unauthorized", "the registry rejected these credentials: run docker login {host}"),
-    ("authentication required", "the registry rejected these credentials: run docker login {host}"),
+    ("unauthorized", _REJECTED),
+    ("authentication required", _REJECTED),
     ("denied", "this user may not push there: ask for permission, or choose another name"),
     ("no such host", "its name does not resolve: check the name and the network"),
     ("connection refused", "nothing listens there: check host and port"),

@@ -51,7 +51,10 @@ class _Engine(http.server.BaseHTTPRequestHandler):
         tagged = {"Descriptor": {"digest": DIGEST}, "Platforms": []}
         known = {":taken/json": tagged, f"@{DIGEST}/json": {"Id": self.local} if self.local else None}
         known[""] = {"ApiVersion": "1.45", "Id": OURS}  # the version, and the image by its ID
-        self._answer(known.get(path))
+        if path == ":hidden/json":  # Docker Hub, 2023: the repository does not exist
+            denied = "denied: requested access to the resource is denied"
+            return answer(self, {"message": f"errors:\n{denied}\nunauthorized: authentication required\n"}, 401)
+        return self._answer(known.get(path))
 
     def do_POST(self) -> None:
         type(self).seen.append(self.path.partition("?")[0])
@@ -108,3 +111,8 @@ def test_the_digest_of_a_push_is_in_its_last_line(repository: Registry, monkeypa
     monkeypatch.setattr(docker, "remove_image", lambda _: None)
     monkeypatch.setattr(_Engine, "remote", OURS)
     assert repository.push(OURS, "taken", moving=True) == DIGEST
+
+
+def test_a_repository_that_does_not_exist_may_be_reported_as_unauthorized(repository: Registry) -> None:
+    with pytest.raises(UsageError, match="lacks this repository: run docker login registry"):
+        repository.find("hidden", None)
