@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import Callable
+from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
@@ -24,9 +25,13 @@ from entrypoints.cli.errors import UsageError
 from entrypoints.group.create import gather
 
 _FIRST_CALLS = 3
-# torch 2.13 renamed these two functions and warns about the old names. Earlier versions have only the old names.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+# The second one: gloo's error for bf16 before torch 2.0.
+_UNSUPPORTED = re.compile("support|Invalid scalar type")
+# torch 2.13 and 1.13 renamed these two functions. An old name causes a warning if there is a newer one.
+_ALL_GATHER = ("all_gather_single", "all_gather_into_tensor", "_all_gather_base")
+_REDUCE_SCATTER = ("reduce_scatter_single", "reduce_scatter_tensor", "_reduce_scatter_base")
+_all_gather: Callable[..., Any] = next(getattr(dist, name) for name in _ALL_GATHER if hasattr(dist, name))
+_reduce_scatter: Callable[..., Any] = next(getattr(dist, name) for name in _REDUCE_SCATTER if hasattr(dist, name))
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class Call:
     @property
     def bytes(self) -> int:
         """The size of the complete tensor: the case's, made divisible by the number of ranks."""
-        return int(max(self.input.nbytes, self.output.nbytes))
+        return max(int(tensor.numel() * tensor.element_size()) for tensor in (self.input, self.output))
 
     def check(self, group: dist.ProcessGroup) -> bool:
         """Run once and compare every element; afterwards, the input is zero. Raises UsageError for a wrong result.
@@ -57,7 +62,7 @@ class Call:
         try:
             self.run(group)
         except RuntimeError as error:
-            if "support" not in str(error):
+            if not _UNSUPPORTED.search(str(error)):
                 raise
             return False
         is_correct = bool((self.output == self.expected).all())

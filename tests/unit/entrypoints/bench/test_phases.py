@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 
 from entrypoints.placement.detect import DistributedEnvironment
-
-# Imported by `scaling`, and importing torch themselves.
-_MODULES = (
-    "torch",
-    "torch.distributed",
-    "entrypoints.bench.output",
-    "entrypoints.bench.phases",
-    "entrypoints.group.create",
-)
+from tests.unit.entrypoints.bench import without_torch
 
 
 def test_ranks_of_uneven_nodes_create_the_same_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in _MODULES:
-        monkeypatch.setitem(sys.modules, name, MagicMock())
-    monkeypatch.delitem(sys.modules, "entrypoints.bench.scaling", raising=False)
-    scaling: Any = importlib.import_module("entrypoints.bench.scaling")
-    monkeypatch.delitem(sys.modules, "entrypoints.bench.scaling")
+    scaling = without_torch.load(monkeypatch, "scaling")
     monkeypatch.setattr(scaling, "BACKENDS", {"gloo": lambda *_: None})
     options = SimpleNamespace(backends=("gloo",), timeout_seconds=1.0)
 
