@@ -55,9 +55,12 @@ class Options:
 def main(argv: list[str]) -> int:
     description = "Print what a rank would get if it started here and now, and why."
     options = parse_options(Options, argv, "plan", description)
-    place = detect.detect(os.environ)
     if options.local_world_size or options.world_size or options.local_rank is not None:
+        # Beside a running job (kubectl exec), the launcher's variables are incomplete.
+        place = detect.detect({name: value for name, value in os.environ.items() if name.startswith("MASTER_")})
         place = what_if(place, options.local_world_size, options.local_rank, options.world_size)
+    else:
+        place = detect.detect(os.environ)
     host, libraries = topology.read(), preload.find(os.environ)
 
     def plan_for(rank: DistributedEnvironment) -> RankPlan:

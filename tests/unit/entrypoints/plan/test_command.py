@@ -33,6 +33,17 @@ def test_what_if_plans_any_rank_of_any_number_of_ranks(capsys: pytest.CaptureFix
     assert document["omp_num_threads"] >= 1
 
 
+def test_what_if_needs_no_launcher_beside_a_running_job(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PET_NNODES", "2")  # of a Kubeflow pod
+    monkeypatch.setenv("MASTER_ADDR", "job-worker-0")
+    document = json.loads(run(capsys, "--json", "--local-world-size", "2"))
+    assert (document["launcher"], document["environment"]["MASTER_ADDR"]) == ("what-if", "job-worker-0")
+    with pytest.raises(UsageError, match="PET_NNODES=2"):
+        plan.main([])
+
+
 @pytest.mark.parametrize(
     ("argv", "line"),
     [
