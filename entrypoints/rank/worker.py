@@ -99,4 +99,7 @@ def _exit_code(error: SystemExit) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:  # while torch is imported
+        os._exit(contract.INTERRUPTED_EXIT_CODE)

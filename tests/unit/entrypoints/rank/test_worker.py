@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -48,3 +49,12 @@ def test_sigterm_ends_a_rank_with_a_report(tmp_path: Path) -> None:
     assert end is not None
     assert (end.name, end.text) == ("stop", "SIGTERM")
     assert "Stopped by SIGTERM after 0 of 20 steps" in (tmp_path / "report.html").read_text()
+
+
+def test_ctrl_c_while_torch_is_imported_prints_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").write_text("raise KeyboardInterrupt")
+    command = [sys.executable, "-m", "entrypoints.rank.worker", "run", "x.py"]
+    environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "")
