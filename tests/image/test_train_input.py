@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from tests import containers
 from tests.image.train_runs import Runs, line, mounts, run_alone
+from tooling.basis.paths import ROOT
 
 # The runs of one rank, and the folder that they wrote to.
 Alone = tuple[Runs, Path]
@@ -60,6 +62,11 @@ def alone(image: str, train_data: Path, tmp_path_factory: pytest.TempPathFactory
     lines = {name: line(f"/output/{name}", **changes) for name, (changes, _) in BAD.items()}
     lines["wrong key"] = ["/data/wrong-key.yaml"]
     lines["wrong value"] = ["/data/wrong-value.yaml", *line("/output/never")]
+    text = (ROOT / "docs" / "train.md").read_text(encoding="utf-8")
+    config = text.partition("    # config.yaml\n")[2].partition("\n\n")[0]
+    (output / "documented.yaml").write_text(textwrap.dedent(config), encoding="utf-8")
+    own = line("/output/documented", learning_rate=None, num_train_epochs=1)
+    lines["documented"] = ["/output/documented.yaml", *own]
     lines["print"] = ["/data/parity.yaml", "--print-config", "--seed", "3", "--max_grad_norm", "1"]
     lines["print"] += ["--null_score_diff_threshold", "-1e-3"]
     return run_alone(image, train_data, output, lines), output
@@ -94,6 +101,7 @@ def test_a_config_files_errors_name_its_line_and_what_is_printed_is_a_config_fil
     }
     assert {text for text in printed if text and not text.startswith("#")} == expected
     assert "# num_train_epochs: 3.0" in printed
+    assert runs["documented"]["code"] == 0, runs["documented"]
 
 
 def test_an_output_folder_that_the_user_may_not_write_to_is_refused(

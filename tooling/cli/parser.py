@@ -25,6 +25,7 @@ from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT, explain_error
 from tooling.cli import completion
 from tooling.cli.options import Task, command_argv
+from tooling.image import recipe
 
 Member = Task | Collection  # a task, or a group of tasks
 
@@ -193,6 +194,9 @@ class TaskProgram(Program):
         if shell := self.args["print-completion-script"].value:
             print(completion.script(shell, ROOT / "inv"))
             raise Exit
+
+    def print_version(self) -> None:
+        print(f"{self.name} {recipe.project_version()}")
 
     def update_config(self, merge: bool = True) -> None:
         """Nothing: the options that this would read are not among ./inv's."""

@@ -70,8 +70,8 @@ class TaskArguments:
     dataset_name: Optional[str] = _flag("Name of a data set on the hub.")
     dataset_config_name: Optional[str] = _flag("Configuration of the data set.")
     train_file: Optional[str] = _flag(
-        "Training data: csv, tsv, json, jsonl, parquet or txt (one text per line). A file, a folder, or a pattern "
-        "such as '/data/part-*.parquet'; also at a URL (s3://, hf://, https://)."
+        "Training data (csv, tsv, json, jsonl, parquet, txt): a file, a folder, or a pattern such as "
+        "'/data/part-*.parquet', also at a URL (https://, hf://)."
     )
     validation_file: Optional[str] = _flag("Evaluation data, named in the same way.")
     text_column_names: Optional[str] = _flag(
@@ -121,11 +121,11 @@ class TaskArguments:
     max_eval_samples: Optional[int] = _flag("Number of rows to evaluate. Default: all rows.")
     overwrite_output_dir: bool = _flag("Replace the checkpoints and the result of an earlier run.", False)
     ddp_comm_hook: Optional[str] = _flag(
-        "How gradients are exchanged. bf16: as bf16, half of the bytes. torch: as torch does by default, which "
-        "sends the gradient of every row of a word embedding. Default: send only the rows in use.",
+        "Send gradients as bf16 (half of the bytes), or as torch does. Default: as torch does, except that only "
+        "the rows in use of a word embedding are sent.",
         choices=["bf16", "torch"],
     )
-    backend: Optional[str] = _flag("Backend of the process group.")
+    backend: Optional[str] = _flag("Backend of the process group: ccl or gloo. Default: ccl if the image has it.")
     quiet: bool = _flag("Do not print ranks, cores and transport at the start.", False)
     check_replicas: bool = _flag("Compare the weights of all ranks after training.", True)
 

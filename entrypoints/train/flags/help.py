@@ -54,6 +54,7 @@ _TEXTS = {
     "do_train": "Train. Default: if there is training data.",
     "do_eval": "Evaluate. Default: if there is validation data.",
     "output_dir": "Folder for checkpoints, weights and result.json.",
+    "gradient_checkpointing": "Keep only the input of each layer, and recompute the rest in the backward pass.",
     "resume_from_checkpoint": "Checkpoint to resume from, or true for the last complete one in --output_dir.",
 }
 

@@ -19,6 +19,7 @@ from tooling.basis.paths import CACHE, ROOT
 from tooling.cli import options
 from tooling.cli.options import command_argv
 from tooling.cli.parser import Member
+from tooling.image import recipe
 
 
 @options.Task
@@ -112,7 +113,7 @@ def test_the_tasks_are_listed(argv: list[str], capsys: pytest.CaptureFixture[str
 
 
 def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(SECTIONS, ["--version"], capsys) == (0, "cpu-train-stack unknown\n", "")
+    assert run(SECTIONS, ["--version"], capsys) == (0, f"cpu-train-stack {recipe.project_version()}\n", "")
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])
