@@ -64,7 +64,9 @@ def push(
     torch_source: TorchSourceOption = "",
     alias: Annotated[bool, "also move the tag PIN to this image"] = False,
     output: Annotated[str, "the folder for image.lock.json and image.spdx.json"] = ".",
-    sign: Annotated[str, "sign the image with this cosign key: a file, or env://NAME; default: do not sign"] = "",
+    sign: Annotated[
+        str | None, "sign the image with this cosign key: a file, or env://NAME; default: do not sign"
+    ] = None,
 ) -> None:
     """Push the tested image under a tag that never moves, and write image.lock.json."""
     image_push.run(registry, locks.choose_pin(pin, (), torch_source, with_), alias, output, sign)

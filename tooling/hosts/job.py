@@ -41,7 +41,7 @@ class Job:
     image_lock: Annotated[
         str | None, "run the image in this image.lock.json of ./inv push; hosts without it pull it by digest"
     ] = None
-    key: KeyOption = ""
+    key: KeyOption = None
     data: Annotated[str | None, "a folder on every host, mounted read-only at /data"] = None
     output: Annotated[
         str | None, "a folder on every host, mounted at /output; default: ~/cpu-train-stack/IDENTITY/NAME"

@@ -44,7 +44,7 @@ class Choice:
     with_: WithOption = ()
     torch_source: TorchSourceOption = ""
     image_lock: ImageLockOption = None
-    key: KeyOption = ""
+    key: KeyOption = None
     image: ImageOption = None
     engine: EngineOption = None
 
@@ -60,7 +60,7 @@ class Choice:
             )
 
     def _check_key(self) -> None:
-        if self.key and not self.image_lock:
+        if self.key is not None and not self.image_lock:
             raise UsageError(
                 "found --key without --image-lock: only pushed images are signed, so add --image-lock with the "
                 "file that ./inv push --sign wrote"

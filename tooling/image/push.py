@@ -24,7 +24,7 @@ SBOM_FILE = "image.spdx.json"
 REVISION_CHARACTERS = 12
 
 
-def run(target: str, pin: Pin, alias: bool, output: str, key: str = "") -> None:
+def run(target: str, pin: Pin, alias: bool, output: str, key: str | None = None) -> None:
     """Check, push and verify the image, then write image.lock.json and image.spdx.json to the folder `output`.
 
     `key`: sign the image with it, and attach its provenance and its bill of materials.
@@ -34,7 +34,7 @@ def run(target: str, pin: Pin, alias: bool, output: str, key: str = "") -> None:
     where = Target.parse(target)
     folder = Path(output)
     check_folder(folder)
-    if key:
+    if key is not None:
         sign.check_key(key)
     revision = clean_revision()
     repository = Registry(api.ensure().endpoint, where)
@@ -65,7 +65,7 @@ def run(target: str, pin: Pin, alias: bool, output: str, key: str = "") -> None:
     tag = tag_of(found.pin, labels[recipe.REVISION_LABEL])
     say(f"pushing {where}:{tag}, {image.size_bytes / 1e9:.2f} GB")
     digest = repository.push(image.id, tag)
-    if key:
+    if key is not None:
         sign.sign(f"{where}@{digest}", key, sign.provenance(labels, _locks(pin)), bill)
     if alias:
         repository.push(image.id, found.pin, moving=True)

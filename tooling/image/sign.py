@@ -31,8 +31,9 @@ _LOCAL_LOG = ("--insecure-ignore-tlog=true",)
 _NO_LOG = ("--tlog-upload=false", "--yes")
 _VARIABLE = "env://"
 _LIMIT_SECONDS = 120
+# Not "" by default: --key "$KEY" with an empty variable must not accept any image.
 KeyOption = Annotated[
-    str,
+    str | None,
     "accept only an image that is signed with this key: cosign.pub or env://NAME; default: accept any image",
 ]
 # What cosign prints, and what to do.
@@ -117,9 +118,9 @@ def verify(reference: str, key: str) -> dict[str, Any]:
     return provenance
 
 
-def verify_with(key: str, reference: str) -> None:
+def verify_with(key: str | None, reference: str) -> None:
     """Check an image before it is pulled or named in a manifest, if --key was given. Raises UsageError."""
-    if key:
+    if key is not None:
         verify(reference, key)
         say(f"verified {reference} with {key}")
 

@@ -34,7 +34,7 @@ class PodRequest:
     namespace: Annotated[str, "the namespace; default: that of kubectl's context"] = ""
     image_lock: Annotated[str, "run the image in this image.lock.json of ./inv push, by digest"] = ""
     image: Annotated[str, "run the image HOST/NAME@sha256:…, instead of --image-lock"] = ""
-    key: KeyOption = ""
+    key: KeyOption = None
     nodes: Annotated[int, "pods that train, one on each node of the cluster"] = 2
     ranks_per_node: Annotated[
         str,

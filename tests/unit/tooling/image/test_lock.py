@@ -51,6 +51,7 @@ def test_a_lock_and_a_pin_cannot_be_combined() -> None:
         Choice(pin="2.13", image_lock="image.lock.json")
 
 
-def test_a_key_needs_a_lock() -> None:
+@pytest.mark.parametrize("key", ["cosign.pub", ""])
+def test_a_key_needs_a_lock(key: str) -> None:
     with pytest.raises(UsageError, match="found --key without --image-lock"):
-        Choice(pin="2.13", key="cosign.pub")
+        Choice(pin="2.13", key=key)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -116,6 +117,15 @@ def test_the_provenance_has_every_lock_of_the_image(pushed: Pushed, tmp_path: Pa
         name: {"sha256": sha256_of(path)}
         for name, path in zip(("wheels' lock", "build wheels' lock", "added wheels' lock"), paths, strict=True)
     }
+
+
+def test_an_empty_key_is_checked_as_any_other(
+    pushed: Pushed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sign, "check_key", Mock(side_effect=UsageError("--sign is ''")))
+    with pytest.raises(UsageError, match="--sign is ''"):
+        push.run("registry.example/stack", pushed.pin, False, str(tmp_path), "")
+    assert pushed.tags == []
 
 
 def test_a_tree_that_changes_before_the_build_is_not_pushed(pushed: Pushed, tmp_path: Path) -> None:

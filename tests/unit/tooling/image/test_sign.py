@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from tooling.basis.errors import UsageError
+from tooling.hosts.job import Job
 from tooling.image import sign
+from tooling.image.choice import Choice
+from tooling.kubernetes.operators import PyTorchJob
 
 IMAGE = "registry.example/stack@sha256:" + "1" * 64
 
@@ -24,3 +28,12 @@ def test_the_provenance_of_another_pipeline_is_refused(
     (tmp_path / "cosign.pub").write_text("key")
     with pytest.raises(UsageError, match=r"its provenance has the build type .*, expected 'urn:cpu-train-stack:"):
         sign.verify(IMAGE, str(tmp_path / "cosign.pub"))
+
+
+@pytest.mark.parametrize("options", [Choice, Job, PyTorchJob])
+def test_an_empty_key_accepts_no_image(options: type[Choice | Job | PyTorchJob]) -> None:
+    default = {field.name: field.default for field in fields(options)}["key"]
+    assert default is None
+    sign.verify_with(None, IMAGE)
+    with pytest.raises(UsageError, match="--key is missing, expected the file"):
+        sign.verify_with("", IMAGE)
