@@ -55,7 +55,7 @@ def logs(
     if job := find(name) or (_ended() if name is None else None):
         control.logs(job, follow)
     else:
-        cluster_up.logs(name, follow)
+        cluster_up.logs(name, follow, record.names())
 
 
 @Task

@@ -154,8 +154,11 @@ def status(name: str | None) -> list[tuple[str, str, str]]:
     ]
 
 
-def logs(name: str | None, follow: bool) -> None:
-    """Print a cluster's output: from its containers while it runs, from its log file afterwards."""
+def logs(name: str | None, follow: bool, jobs: Sequence[str] = ()) -> None:
+    """Print a cluster's output: from its containers while it runs, from its log file afterwards.
+
+    `jobs`: jobs on hosts, of which one may be meant instead of a cluster that has ended. Raises UsageError then.
+    """
     ended = _ended()
     try:
         running = _names()
@@ -164,7 +167,8 @@ def logs(name: str | None, follow: bool) -> None:
             raise
         say(f"without running clusters: {error}")
         running = []
-    chosen = _choose(name, sorted({*running, *ended}) if name else running or ended)
+    several = ended and sorted([*ended, *jobs])
+    chosen = _choose(name, sorted({*running, *ended}) if name else running or several)
     if chosen in running:
         for engine in api.running():
             copy(engine.endpoint, compose.PROJECT_PREFIX + chosen, sys.stdout.buffer, follow=follow)

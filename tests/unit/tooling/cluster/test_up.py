@@ -183,6 +183,10 @@ def test_logs_shows_the_only_cluster_and_otherwise_asks_for_a_name(
     ended(tmp_path, "first")
     up.logs(None, follow=False)
     assert capsys.readouterr().out == "the output of first\n"
+    with pytest.raises(UsageError, match="expected one cluster, found first, on-hosts: choose one with --name"):
+        up.logs(None, follow=False, jobs=["on-hosts"])
+    up.logs("first", follow=False, jobs=["on-hosts"])
+    assert capsys.readouterr().out == "the output of first\n"
     ended(tmp_path, "second")
     with pytest.raises(UsageError, match="expected one cluster, found first, second: choose one with --name"):
         up.logs(None, follow=False)
