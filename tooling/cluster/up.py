@@ -229,7 +229,7 @@ def _choose(name: str | None, names: Sequence[str]) -> str:
     if name in names:
         return str(name)
     found = ", ".join(names) or "none"
-    if name:
+    if name is not None:
         raise UsageError(f"no cluster is named {name!r}, found {found}: ./inv status lists the running clusters")
     if len(names) != 1:
         fix = "choose one with --name" if names else "start one with ./inv up"

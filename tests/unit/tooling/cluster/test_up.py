@@ -196,6 +196,18 @@ def test_logs_shows_the_only_cluster_and_otherwise_asks_for_a_name(
         up.logs("third", follow=False)
 
 
+def test_down_with_an_empty_name_does_not_mean_the_only_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    project = ClusterSpec("one", command=("true",)).project
+    monkeypatch.setattr(nodes, "of_checkout", lambda _name=None: [Node("node-0", project, running=True)])
+    taken_down = Mock()
+    monkeypatch.setattr(cluster, "take_down", taken_down)
+    with pytest.raises(UsageError, match="no cluster is named '', found one"):
+        up.down("")
+    taken_down.assert_not_called()
+    up.down(None)
+    taken_down.assert_called_once_with("one")
+
+
 def test_the_log_of_an_ended_cluster_is_printed_without_an_engine(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
