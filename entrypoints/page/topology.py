@@ -22,14 +22,14 @@ _SOCKETS_PER_ROW = 2
 
 @dataclass(frozen=True)
 class Node:
-    """One node. `topology`: a machine.facts.Topology as JSON. `users`: the local rank of each CPU.
+    """One node. `topology`: a machine.facts.Topology as JSON. `ranks`: by local rank. `users`: local rank by CPU.
 
     `workers`: the same for the CPUs of oneCCL's workers. Without `users`, the picture shows the cores only.
     """
 
     name: str
     topology: Mapping[str, Any]
-    first_rank: int = 0
+    ranks: Mapping[int, int] = field(default_factory=dict)
     users: Mapping[int, int] = field(default_factory=dict)
     workers: Mapping[int, int] = field(default_factory=dict)
 
@@ -104,7 +104,7 @@ def _core(node: Node, core: Mapping[str, Any], x: float, y: float) -> list[Shape
         return [Shape(x, y, _CORE, _CORE, "core plain", title=where)]
     if user is None:
         return [Shape(x, y, _CORE, _CORE, "core unused", title=f"{where}: unused")]
-    rank = node.first_rank + user
+    rank = node.ranks[user]
     use = f"rank {rank}" if local is not None else f"oneCCL's worker of rank {rank}"
     look = "core" if local is not None else "core worker"
     return [
@@ -127,7 +127,7 @@ def _words(node: Node) -> str:
     unused = sum(not used & set(core.get("cpus", ())) for core in cores)
     parts = [
         f"{count(len(cores), 'core')} on {count(len(sockets), 'socket')} and {count(len(numa), 'NUMA node')}.",
-        *(f"Rank {node.first_rank + local}: {texts.cpus(cpus)}." for local, cpus in sorted(by_rank.items())),
+        *(f"Rank {node.ranks[local]}: {texts.cpus(cpus)}." for local, cpus in sorted(by_rank.items())),
     ]
     if node.workers:
         parts.append(f"oneCCL's workers: {texts.cpus(node.workers)} (with a line below the number).")

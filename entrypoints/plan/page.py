@@ -44,8 +44,8 @@ def drawings(name: str, host: Topology, node: Sequence[RankPlan]) -> list[Drawin
     """The node's cores, with the rank that uses each one. Empty `node`: no ranks."""
     users = {cpu: plan.placement.local_rank for plan in node for cpu in plan.cores}
     workers = {cpu: plan.placement.local_rank for plan in node for cpu in plan.ccl_worker_cores}
-    first = node[0].placement.rank - node[0].placement.local_rank if node else 0
-    return topology.drawings([Node(name, asdict(host), first, users, workers)])
+    ranks = {plan.placement.local_rank: plan.placement.rank for plan in node}
+    return topology.drawings([Node(name, asdict(host), ranks, users, workers)])
 
 
 def _ranks(node: Sequence[RankPlan]) -> list[Table]:

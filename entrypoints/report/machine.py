@@ -109,8 +109,8 @@ def _nodes(job: Job) -> list[Node]:
             continue
         users = {cpu: start.local_rank for start in starts for cpu in start.cores}
         workers = {cpu: start.local_rank for start in starts for cpu in start.plan.get("ccl_worker_cores") or ()}
-        first = starts[0].rank - starts[0].local_rank
-        found.append(Node(f"Node {node} ({starts[0].host})", known, first, users, workers))
+        ranks = {start.local_rank: start.rank for start in starts}  # srun may place them in any order
+        found.append(Node(f"Node {node} ({starts[0].host})", known, ranks, users, workers))
     return found
 
 

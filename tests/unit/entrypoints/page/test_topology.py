@@ -67,3 +67,13 @@ def test_a_job_without_topology_has_no_picture(tmp_path: Path) -> None:
         synthetic_records.write(tmp_path, steps=12, change=lambda start: replace(start, topology={}))
     )
     assert drawings(job) == []
+
+
+def test_ranks_that_srun_placed_in_turn_are_drawn_on_their_own_nodes(tmp_path: Path) -> None:
+    def cyclic(start: Start) -> Start:
+        return two_sockets(replace(start, local_rank=start.rank // 2, node_rank=start.rank % 2))
+
+    job = records.read(synthetic_records.write(tmp_path, world_size=4, steps=12, change=cyclic))
+    (drawing,) = drawings(job)
+    assert "Rank 0: CPUs 0-1,8-9. Rank 2: CPUs 4-5,12-13." in drawing.alternative
+    assert {shape.text for shape in drawing.shapes if shape.look == "core-number"} == {"0", "2"}
