@@ -223,31 +223,34 @@ def _flatten_squad(articles: Iterable[Any], path: Path) -> Iterable[Row]:
             ) from error
 
 
+@contextmanager
+def _valid_parquet(path: Path) -> Iterator[None]:
+    """Turn the errors of pyarrow into UsageError. For damaged data, it raises OSError without an error number."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError) as error:
+        if getattr(error, "errno", None) is not None:
+            raise
+        raise UsageError(f"data file '{shown(path)}': invalid parquet, {str(error).splitlines()[0]}") from error
+
+
 def _check_parquet(path: Path) -> File:
     """Read the columns' names and the number of rows, which are in the file's metadata, and no rows."""
     import pyarrow.parquet
 
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            return File(path, tuple(file.schema_arrow.names), file.metadata.num_rows)
-    except pyarrow.ArrowException as error:
-        raise _invalid_parquet(path, error) from error
+    with _valid_parquet(path), pyarrow.parquet.ParquetFile(path) as file:
+        return File(path, tuple(file.schema_arrow.names), file.metadata.num_rows)
 
 
 def _read_parquet(path: Path, names: Sequence[str] | None) -> Iterator[Row]:
     import pyarrow.parquet
 
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            present = [name for name in file.schema_arrow.names if names is None or name in names]
-            for batch in file.iter_batches(_BATCH, columns=present):
-                yield from batch.to_pylist()
-    except pyarrow.ArrowException as error:
-        raise _invalid_parquet(path, error) from error
-
-
-def _invalid_parquet(path: Path, error: Exception) -> UsageError:
-    return UsageError(f"data file '{shown(path)}': invalid parquet, {str(error).splitlines()[0]}")
+    with _valid_parquet(path), pyarrow.parquet.ParquetFile(path) as file:
+        present = [name for name in file.schema_arrow.names if names is None or name in names]
+        for batch in file.iter_batches(_BATCH, columns=present):
+            yield from batch.to_pylist()
 
 
 def _parse(text: str, path: Path, line: int) -> Any:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import tracemalloc
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
 
@@ -157,6 +159,19 @@ def test_a_file_that_cannot_be_opened_is_refused(tmp_path: Path, name: str) -> N
             read(str(path))
     with pytest.raises(UsageError, match="cannot be read by user"):
         read(f"{'x' * 300}/{name}")
+
+
+def test_damaged_parquet_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(_path: Path) -> NoReturn:
+        raise OSError("Couldn't deserialize thrift: 5 bytes\nInvalid page header")  # as pyarrow does
+
+    pyarrow = SimpleNamespace(ArrowException=ValueError, parquet=SimpleNamespace(ParquetFile=damaged))
+    monkeypatch.setitem(sys.modules, "pyarrow", pyarrow)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", pyarrow.parquet)
+    file = tmp_path / "rows.parquet"
+    file.touch()
+    with pytest.raises(UsageError, match=r"rows.parquet': invalid parquet, Couldn't deserialize thrift: 5 bytes$"):
+        read(str(file))
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
