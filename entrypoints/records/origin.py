@@ -25,6 +25,8 @@ _AGENT_FILE = "TORCHELASTIC_ERROR_FILE"
 _AGENT_FOLDER = re.compile(r"(.+)/attempt_\d+/")
 # A flag or a key whose value is not recorded.
 _SECRET = re.compile(r"token$|secret|password|passwd|api_?key|credential", re.IGNORECASE)
+# Of an address: user name with password, host with path, and the query, which may be a signature.
+_ADDRESS = re.compile(r"(?<=://)([^\s/]*@)?([^\s?'\"]*)(\?[^\s'\"]+)?")
 # The fields of a plan that Start has too.
 _PLACE = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "launcher", "backend", "bf16")
 _HIDDEN = "<hidden>"
@@ -83,11 +85,21 @@ def numa_nodes() -> tuple[int, ...]:
 
 
 def without_secrets(command: Sequence[str]) -> list[str]:
-    """The command line, without the values of flags such as --hub_token and of variables such as API_KEY=..."""
+    """The command line, without the values of flags such as --hub_token and of variables such as API_KEY=..., and
+    without credentials in addresses."""
     shown, hide_next = [], False
-    for word in command:
+    for word in map(without_credentials, command):
         name, equals, _ = word.partition("=")
         is_secret = _SECRET.search(name.strip("-")) is not None and (word.startswith("-") or bool(equals))
         shown.append(_HIDDEN if hide_next else f"{name}={_HIDDEN}" if is_secret and equals else word)
         hide_next = is_secret and not equals
     return shown
+
+
+def without_credentials(text: str) -> str:
+    """Text without the user name, the password and the query of the addresses in it."""
+
+    def hidden(found: re.Match[str]) -> str:
+        return f"{_HIDDEN + '@' if found[1] else ''}{found[2]}{'?' + _HIDDEN if found[3] else ''}"
+
+    return _ADDRESS.sub(hidden, text)

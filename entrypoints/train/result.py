@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from entrypoints import contract
 from entrypoints.cli import packages
+from entrypoints.records.origin import without_credentials
 from entrypoints.records.record import finite
 from entrypoints.train.output import folder
 
 if TYPE_CHECKING:
     from entrypoints.records.tokens import Count
+    from entrypoints.train.flags.arguments import TaskArguments
     from entrypoints.train.loop.trainer import CpuTrainer
     from entrypoints.train.output.replicas import Replica
     from entrypoints.train.setup import Setup
@@ -69,13 +71,21 @@ def document(
         "labels": setup.rows.labels,
         "peak_memory_bytes": [replica.peak_memory_bytes for replica in replicas],
         "weights_sha256": [replica.weights_sha256 for replica in replicas],
-        "config": {**asdict(setup.task), "max_seq_length": setup.inputs.max_seq_length, **arguments.to_dict()},
+        "config": {**_flags(setup.task), "max_seq_length": setup.inputs.max_seq_length, **arguments.to_dict()},
         "versions": {"python": platform.python_version(), **packages.versions(_PACKAGES)},
         "tokens_computed": tokens.computed or None,
         "tokens_useful": tokens.useful or None,
         "tokens_computed_per_useful": tokens.overhead,
         # Rows differ in length: compare speeds by tokens.
         "train_tokens_per_second": rate * tokens.useful / tokens.rows if rate and tokens.rows else None,
+    }
+
+
+def _flags(task: TaskArguments) -> dict[str, Any]:
+    """The values of the flags, without credentials in the addresses of data."""
+    return {
+        name: without_credentials(value) if isinstance(value, str) else value
+        for name, value in asdict(task).items()
     }
 
 

@@ -22,6 +22,11 @@ from entrypoints.records import origin, record
         ("run main.py API_KEY=abc --password abc", "run main.py API_KEY=<hidden> --password <hidden>"),
         ("train --tokenizer_name a --max_tokens 3", "train --tokenizer_name a --max_tokens 3"),
         ("run secret.py token", "run secret.py token"),
+        (
+            "train --train_file https://me:a@b@host/x.csv?sig=abc&a=b --validation_file=s3://bucket/*.csv",
+            "train --train_file https://<hidden>@host/x.csv?<hidden> --validation_file=s3://bucket/*.csv",
+        ),
+        ("run main.py --to=mlflow://me@host/a?b", "run main.py --to=mlflow://<hidden>@host/a?<hidden>"),
     ],
 )
 def test_secrets_are_not_recorded(command: str, shown: str) -> None:

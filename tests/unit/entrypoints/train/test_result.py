@@ -8,12 +8,18 @@ from pathlib import Path
 import pytest
 
 from entrypoints.train import result
+from entrypoints.train.flags.arguments import TaskArguments
 
 
 def test_the_result_is_written_as_valid_json_and_leaves_no_other_file(tmp_path: Path) -> None:
     path = result.write(tmp_path, {"loss": float("nan"), "rows": [1.5, float("inf")], "map": {1: (2,)}})
     assert json.loads(path.read_text()) == {"loss": None, "rows": [1.5, None], "map": {"1": [2]}}
     assert [item.name for item in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_the_flags_in_the_result_have_no_credentials() -> None:
+    flags = result._flags(TaskArguments(train_file="https://me:abc@host/x.csv?sig=abc", lora_r=3))
+    assert (flags["train_file"], flags["lora_r"]) == ("https://<hidden>@host/x.csv?<hidden>", 3)
 
 
 def test_a_result_that_cannot_be_written_does_not_replace_the_old_one(tmp_path: Path) -> None:
