@@ -204,6 +204,11 @@ def explain(error: Exception, environment: DistributedEnvironment, join_seconds:
             f"only {joined} {what} met at {where} within {join_seconds:g} s: start them all within that time, "
             "with this MASTER_ADDR and MASTER_PORT"
         )
+    if "Socket Timeout" in text and environment.launcher == "launch":  # torch 2.0 and older, after 300 s
+        return (
+            f"not all {environment.world_size} nodes met at {where}: check why the others did not start, or start "
+            "all of them within the time limit"
+        )
     if kind in ("DistNetworkError", "DistStoreError") or "connect" in text.lower():
         agent = "the launcher of node 0" if environment.launcher in (TORCHRUN.name, "launch") else "rank 0"
         return (
