@@ -7,7 +7,7 @@ import sys
 def say(line: str) -> None:
     """Print one line and flush. If standard error is closed or its terminal is gone, do nothing from then on."""
     try:
-        print(line, file=sys.stderr, flush=True)
+        print(f"{line}\n", end="", file=sys.stderr, flush=True)  # in one piece, because threads call this, too
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 

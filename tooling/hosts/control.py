@@ -46,8 +46,9 @@ def logs(job: Record, follow: bool) -> None:
 
         def output(remote: Remote) -> Iterator[bytes]:
             def report() -> None:
-                failures.append(f"{remote.name}: the connection has ended: run ./inv logs --name {job.name} again")
-                say(failures[-1])
+                line = f"{remote.name}: the connection has ended: run ./inv logs --name {job.name} again"
+                failures.append(line)
+                say(line)
 
             command = commands.logs(containers[remote.name], follow)
             return lines(remote.name, remote.stream(command, lost=report))
