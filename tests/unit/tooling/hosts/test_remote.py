@@ -65,7 +65,7 @@ class Server:
         if b"silent" in command:  # it does not end either
             return
         if b"print" in command:  # it does not wait for the end of its input
-            time.sleep(0.3)
+            time.sleep(1)  # for the answer to its request
         else:
             while channel.recv(64):  # its input ends after the client has had the answer to its request
                 continue
