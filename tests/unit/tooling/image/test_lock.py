@@ -51,6 +51,13 @@ def test_a_lock_and_a_pin_cannot_be_combined() -> None:
         Choice(pin="2.13", image_lock="image.lock.json")
 
 
+def test_an_empty_name_of_an_image_does_not_mean_the_default_pin() -> None:
+    with pytest.raises(UsageError, match="--image-lock is empty, expected an image"):
+        Choice(image_lock="")
+    with pytest.raises(UsageError, match="--image is empty"):
+        Choice(image="")
+
+
 @pytest.mark.parametrize("key", ["cosign.pub", ""])
 def test_a_key_needs_a_lock(key: str) -> None:
     with pytest.raises(UsageError, match="found --key without --image-lock"):
