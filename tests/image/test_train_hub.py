@@ -85,6 +85,8 @@ def test_a_push_that_fails_after_training_loses_nothing(pushes: Any) -> None:
     assert runs["full"]["code"] == 1
     assert "Traceback" not in runs["full"]["stderr"]
     (message,) = [text for text in runs["full"]["stderr"].splitlines() if text.startswith("error: ")]
-    assert message.endswith("push them with hf upload me/full /output/full")
+    assert message.endswith(
+        "push them with hf upload me/full /output/full --exclude 'checkpoint-*' --exclude '_*'"
+    )
     assert result(output / "full")["steps"] == 1
     assert (output / "full" / "model.safetensors").is_file()

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from transformers import Trainer, TrainingArguments
 
 _MAX_LENGTH = 300  # of an error in a message
+# What Trainer does not push either: checkpoints, and this trainer's own files, such as the tokens of the data.
+_EXCLUDED = "--exclude 'checkpoint-*' --exclude '_*'"
 
 
 def check(arguments: TrainingArguments) -> None:
@@ -41,7 +43,7 @@ def push(trainer: Trainer) -> int:
         folder = trainer.args.output_dir
         say(
             f"error: the push to the hub failed ({one_line(error)[:_MAX_LENGTH]}), the weights are in {folder}: "
-            f"push them with hf upload {trainer.hub_model_id} {folder}"
+            f"push them with hf upload {trainer.hub_model_id} {folder} {_EXCLUDED}"
         )
         return 1
     return 0
