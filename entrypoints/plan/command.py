@@ -23,6 +23,7 @@ from entrypoints.machine.facts import Topology
 from entrypoints.page import render
 from entrypoints.placement import detect
 from entrypoints.placement.detect import DistributedEnvironment
+from entrypoints.placement.launchers import SLURM
 from entrypoints.plan import page, planner, preload
 from entrypoints.plan.planner import RankPlan
 from entrypoints.plan.preload import Preloads
@@ -67,8 +68,7 @@ def main(argv: list[str]) -> int:
         return planner.plan(rank, host, os.environ, libraries, options.backend)
 
     plan = _with_interface(plan_for(place), os.environ)
-    first = place.rank - place.local_rank
-    ranks = [plan_for(replace(place, local_rank=i, rank=first + i)) for i in range(place.local_world_size)]
+    ranks = [plan_for(replace(place, local_rank=i, rank=n)) for i, n in enumerate(_ranks_here(place, os.environ))]
     if options.as_json:
         print(json.dumps(plan.document(), indent=2))
     else:
@@ -76,6 +76,15 @@ def main(argv: list[str]) -> int:
     if options.html:
         render.save(page.page(plan, host, ranks, facts(plan, host)), Path(options.html))
     return 0
+
+
+def _ranks_here(place: DistributedEnvironment, environ: Mapping[str, str]) -> list[int]:
+    """The ranks of this node, by local rank. srun may place ranks in any order."""
+    first = place.rank - place.local_rank
+    listed = environ.get("SLURM_GTIDS", "") if place.launcher == SLURM.name else ""
+    found = [int(one) for one in listed.split(",") if one.isdecimal()]
+    is_known = len(found) == place.local_world_size and found[place.local_rank] == place.rank
+    return found if is_known else [*range(first, first + place.local_world_size)]
 
 
 def _with_interface(plan: RankPlan, environ: Mapping[str, str]) -> RankPlan:

@@ -44,6 +44,18 @@ def test_what_if_needs_no_launcher_beside_a_running_job(
         plan.main([])
 
 
+def test_the_table_shows_the_ranks_that_srun_placed_here_in_turn(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = {"SLURM_PROCID": "2", "SLURM_LOCALID": "1", "SLURM_NODEID": "0", "SLURM_GTIDS": "0,2"}
+    for name, value in {**recorded.recording("srun-cyclic-22.05"), **here, "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
+    table = run(capsys)
+    assert "\nrank 0      cores " in table
+    assert "\nrank 2      cores " in table
+    assert "\nrank 1 " not in table
+
+
 @pytest.mark.parametrize(
     ("argv", "line"),
     [
