@@ -12,6 +12,7 @@ import pytest
 from tests import containers
 from tests.image.train_runs import ONE_THREAD, line, mounts, result, reviews
 
+ACCESS = "hf_abc"
 LINES = {
     "pushed": line(
         "/output/pushed",
@@ -22,6 +23,7 @@ LINES = {
         hub_strategy="checkpoint",
         prediction_loss_only=True,
         push_to_hub=True,
+        hub_token=ACCESS,
     ),
     "full": line("/output/full", max_steps=1, hub_model_id="me/full", push_to_hub=True),
     "another's": line("/output/other", hub_model_id="other/model", push_to_hub=True),
@@ -59,6 +61,8 @@ def test_complete_checkpoints_and_the_model_are_pushed_without_unfinished_files(
     assert "last-checkpoint/trainer_state.json" in checkpoint
     assert {name.partition("/")[0] for name in checkpoint} == {"last-checkpoint"}
     assert (output / "pushed" / "model.safetensors").stat().st_mode & 0o777 == 0o644
+    assert "training_args.bin" in saved
+    assert ACCESS.encode() not in (output / "pushed" / "training_args.bin").read_bytes()
 
 
 def test_an_evaluation_of_the_loss_alone_counts_its_rows(pushes: Any) -> None:

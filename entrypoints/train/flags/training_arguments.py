@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError, one_line
@@ -47,10 +47,16 @@ def check_metric(name: str | None, metrics: Collection[str]) -> None:
         raise UsageError(f"--metric_for_best_model '{name}' is unknown, expected one of: {', '.join(known)}")
 
 
+def without_tokens(arguments: object) -> dict[str, Any]:
+    """What pickle stores of TrainingArguments: Trainer writes training_args.bin, which --push_to_hub publishes."""
+    return {name: None if name.endswith("_token") else value for name, value in vars(arguments).items()}
+
+
 def create(parsed: Parsed) -> TrainingArguments:
     """Raises UsageError for combinations that Hugging Face refuses."""
     from transformers import TrainingArguments
 
+    cast("Any", TrainingArguments).__getstate__ = without_tokens
     values = dict(parsed.training)
     parsed.cleaned.export()
     # Otherwise accelerate would not detect a distributed CPU job: every rank would train alone on all rows.

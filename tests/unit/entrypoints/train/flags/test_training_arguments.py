@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,11 @@ def test_the_least_value_of_an_error_is_the_best(metric: str) -> None:
 @pytest.mark.parametrize("metric", ["accuracy", "eval_f1", "f1_macro", "pearson", "exact_match", "rougeL", "bleu"])
 def test_the_greatest_value_of_a_score_is_the_best(metric: str) -> None:
     assert training_arguments.is_better_if_greater(metric)
+
+
+def test_access_tokens_are_not_stored() -> None:
+    stored = training_arguments.without_tokens(SimpleNamespace(hub_token=1, seed=3))
+    assert stored == {"hub_token": None, "seed": 3}
 
 
 def values(**changes: Any) -> dict[str, Any]:
