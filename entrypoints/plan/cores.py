@@ -193,10 +193,10 @@ def _shares(
         # Equal parts of the launcher's CPUs are less than twice the mean, even if they differ by one core.
         sharing = max(1, ranks * len(allowed) // len(outer))
         if sharing > 1:
+            fix = "to give each rank its own, turn binding off (mpirun --bind-to none, srun --cpu-bind=none)"
             notes.warnings.append(
                 f"{who} has bound each of {ranks} ranks to {len(allowed)} of {len(outer)} CPUs, so at least "
-                f"{sharing} ranks share these CPUs: to give each rank its own, turn binding off (mpirun --bind-to "
-                "none, srun --cpu-bind=none)"
+                f"{sharing} ranks share these CPUs: {fix if ranks <= len(outer) else 'start fewer ranks'}"
             )
         return [cores], 0, sharing, sharing > len(cores)
     if ranks == 1:

@@ -110,6 +110,12 @@ def test_ranks_that_are_bound_to_the_same_socket_share_its_cores(launcher: str, 
     assert "OMP_NUM_THREADS=4: at least 2 ranks share these cores" in made.reasons
 
 
+def test_more_bound_ranks_than_cpus_have_one_thread_each() -> None:
+    made = make(place(3, 4, "hydra"), cores(1), launcher_cpus=frozenset(range(2)))
+    assert made.omp_num_threads == 1
+    assert [warning.rpartition(": ")[2] for warning in made.warnings] == ["start fewer ranks"]
+
+
 @pytest.mark.parametrize(("ranks", "bound", "cpus"), [(3, 11, 32), (4, 2, 5), (2, 2, 3), (4, 4, 31)])
 def test_ranks_that_are_bound_to_parts_of_unequal_size_do_not_share_cores(
     ranks: int, bound: int, cpus: int
