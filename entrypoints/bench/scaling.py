@@ -27,10 +27,9 @@ from entrypoints.bench.phases import (
     documents,
     timed,
 )
-from entrypoints.cli.errors import UsageError
 from entrypoints.cli.say import say
 from entrypoints.group.backends import BACKENDS
-from entrypoints.group.create import JOIN_SECONDS, gather
+from entrypoints.group.create import JOIN_SECONDS, agree, gather
 from entrypoints.placement.detect import DistributedEnvironment
 
 # The longest block: long compared with a period of a CPU quota.
@@ -47,9 +46,8 @@ def run(options: Scaling, environment: DistributedEnvironment) -> int:
     available = len(set(nodes_of_ranks))
     numbers = sorted(set(options.nodes or powers_of_two(available)))
     if numbers[-1] > available:
-        raise UsageError(
-            f"bench scaling: --nodes has {numbers[-1]}, but the job has only {available}: start more nodes"
-        )
+        # Every rank ends here, and rank 0 prints the line.
+        agree(f"bench scaling: --nodes has {numbers[-1]}, but the job has only {available}: start more nodes")
     trainer = Trainer(options.length)
     phases: list[Phase] = []
     for nodes in numbers:

@@ -25,3 +25,12 @@ def test_ranks_of_uneven_nodes_create_the_same_groups(monkeypatch: pytest.Monkey
         return [call.args[0] for call in scaling.dist.new_group.call_args_list]
 
     assert groups(0, 0, 1, 0) == groups(2, 1, 2, 1) == [[0, 1, 2]]
+
+
+def test_too_many_nodes_are_an_error_of_all_ranks_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    scaling = without_torch.load(monkeypatch, "scaling")
+    monkeypatch.setattr(scaling, "gather", lambda _: [0, 1])
+    monkeypatch.setattr(scaling, "agree", MagicMock(side_effect=SystemExit(2)))
+    with pytest.raises(SystemExit):
+        scaling.run(SimpleNamespace(nodes=(1, 3)), DistributedEnvironment(0, 2, 0, 1, 0))
+    scaling.agree.assert_called_once_with("bench scaling: --nodes has 3, but the job has only 2: start more nodes")
