@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -67,11 +68,18 @@ class Generate:
         if (self.system is not None) and (self.raw or not tokenizer.chat_template):
             raise UsageError("--system needs a chat template: leave out --raw, or use a model with a template")
         torch.manual_seed(self.seed)
+        return self._answer_all(model, tokenizer)
+
+    def _answer_all(self, model: Any, tokenizer: Any) -> int:
+        """Answer all prompts. Returns the exit code."""
         several = len(self.prompts) != 1
-        for prompt in self.prompts or _lines():
-            if several and not self.as_json:
-                print(f"> {prompt}", flush=True)
-            self._answer(model, tokenizer, prompt)
+        try:
+            for prompt in self.prompts or _lines():
+                if several and not self.as_json:
+                    print(f"> {prompt}", flush=True)
+                self._answer(model, tokenizer, prompt)
+        except BrokenPipeError:  # `generate MODEL < prompts | head -1`
+            return 128 + signal.SIGPIPE
         return 0
 
     def _answer(self, model: Any, tokenizer: Any, prompt: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -77,3 +77,12 @@ def test_a_line_that_is_not_utf_8_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     assert next(lines) == "hello"
     with pytest.raises(UsageError, match="expected a prompt in UTF-8"):
         next(lines)
+
+
+class Unread(Generate):
+    def _answer(self, *_: object) -> NoReturn:
+        raise BrokenPipeError
+
+
+def test_a_reader_that_ends_first_is_no_error() -> None:
+    assert Unread("model", ("hello",))._answer_all(None, None) == 141
