@@ -11,8 +11,9 @@ from tooling.checks.emulate import guest
 from tooling.checks.faults import reliability
 from tooling.cli.options import Task
 from tooling.image import reproduce as reproduced
-from tooling.image.choice import PinOption, TorchSourceOption, WithOption
+from tooling.image.choice import TORCH_SOURCES, PinOption, TorchSourceOption, WithOption
 from tooling.pins import choose, parse
+from tooling.pins.pin import TorchSource
 from tooling.wheels import added, check, locks
 
 
@@ -27,11 +28,16 @@ def check_matrix(pin: Annotated[str | None, "check only this row"] = None) -> No
 def lock(
     pin: PinOption = None,
     with_: WithOption = (),
-    torch_source: Annotated[str, "row: the CPU build of torch; default: the build of pip's default index"] = "row",
+    torch_source: Annotated[
+        str, f"{TORCH_SOURCES}; default: row, with --with only if images/locks has its lock"
+    ] = "",
 ) -> None:
     """Re-create a pin's lock, images/locks/PIN.txt, or the lock of the packages that --with adds."""
-    chosen = choose.choose(pin, (), torch_source, with_)
-    say(f"wrote {added.lock(chosen) if chosen.added else locks.write(chosen)}")
+    if with_:  # on top of the row's lock, as ./inv build --with
+        path = added.lock(locks.choose_pin(pin, (), torch_source, with_))
+    else:
+        path = locks.write(choose.choose(pin, (), torch_source or TorchSource.ROW))
+    say(f"wrote {path}")
 
 
 @Task

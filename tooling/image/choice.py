@@ -17,10 +17,11 @@ from tooling.image.sign import KeyOption
 from tooling.pins.pin import Pin
 from tooling.wheels import locks
 
-TORCH_SOURCE_HELP = (
+TORCH_SOURCES = (
     "which build of torch: row (the CPU build that the row names), or default (the build of pip's default index: "
-    "CUDA, larger by gigabytes); default: row if images/locks has its lock"
+    "CUDA, larger by gigabytes)"
 )
+TORCH_SOURCE_HELP = f"{TORCH_SOURCES}; default: row if images/locks has its lock"
 PinOption = Annotated[str | None, "a row of ./inv matrix; default: its first row"]
 SetOption = Annotated[
     tuple[str, ...], "PACKAGE=VERSION replaces a version of the row, such as torch=2.14.1; may be repeated"

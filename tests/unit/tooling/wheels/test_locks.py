@@ -16,10 +16,11 @@ from entrypoints import contract
 from tests.unit.tooling.tiny import make_pin, make_simple_index, make_wheel, write_lock
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
+from tooling.cli import tasks_dev
 from tooling.pins import parse, status
 from tooling.pins.pin import DEBIAN_RELEASES, DebianRelease, Pin, TorchSource
 from tooling.pins.status import Status
-from tooling.wheels import locks, resolve
+from tooling.wheels import added, locks, resolve
 from tooling.wheels.resolve import LockedWheel
 
 SHA256 = "a" * 64
@@ -223,3 +224,17 @@ def test_the_report_of_pip_is_read_as_utf8_in_every_locale(tmp_path: Path) -> No
         timeout=60,
     )
     assert done.stdout == f"{[LockedWheel('tiny-a', '1.0', SHA256)]}\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("packages", "expected"), [((), ["2.8"]), (("trl==1.16.0",), ["2.8-default-torch"])], ids=["row", "added"]
+)
+def test_added_packages_are_locked_again_on_top_of_the_lock_that_a_build_uses(
+    lock_folder: Path, monkeypatch: pytest.MonkeyPatch, packages: tuple[str, ...], expected: list[str]
+) -> None:
+    (lock_folder / "2.8-default-torch.txt").touch()
+    found: list[str] = []
+    monkeypatch.setattr(locks, "write", lambda pin: found.append(pin.name))
+    monkeypatch.setattr(added, "lock", lambda pin: found.append(pin.without_added.name))
+    tasks_dev.lock.function("2.8", packages)
+    assert found == expected
