@@ -117,7 +117,9 @@ class CpuTrainer(Trainer):
         if self._groups_rows():
             args = self.args
             rows = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-            sampler: Any = GroupedByLength(lengths(), rows, args.data_seed or args.seed)
+            sampler: Any = GroupedByLength(
+                lengths(), rows, args.seed if args.data_seed is None else args.data_seed
+            )
         else:
             sampler = super()._get_train_sampler(*arguments)
             if type(sampler) is RandomSampler and self.args.accelerator_config.use_seedable_sampler:
