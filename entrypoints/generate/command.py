@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -213,6 +214,8 @@ def _positions(model: Any) -> int | None:
 
 def _lines() -> Iterator[str]:
     """The lines of standard input, without empty ones."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")  # for _check_text, in every locale
     for line in sys.stdin or ():
         if line.strip():
             _check_text(line)
@@ -225,6 +228,6 @@ def _check_text(text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise UsageError(
-            f"found {ascii(text.strip())[:60]}, which is not UTF-8, expected a prompt in UTF-8: convert it, for "
+            f"found {text.strip()[:40]!a}, which is not UTF-8, expected a prompt in UTF-8: convert it, for "
             "example with iconv"
         ) from error

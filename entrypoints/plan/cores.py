@@ -49,6 +49,11 @@ class Share:
         return self.quota < len(self.cores)
 
     @property
+    def limited_by_ranks(self) -> bool:
+        """Whether ranks that are bound to the same cores, and not a quota, limit its processor time."""
+        return self.sharing > 1 and self.quota == len(self.cores) / self.sharing
+
+    @property
     def shares_cores(self) -> bool:
         """Whether other processes run on these cores: ranks of this node or, under a quota, other containers."""
         return self.crowded or self.limited
@@ -183,15 +188,17 @@ def _shares(
     if who:
         notes.reasons.append(f"{who} has bound this rank to {count(len(cores), 'core')} already")
         launchers = len(topology.launcher_cpus or ())
-        # Open MPI binds each rank to one core, if the job has two ranks or one.
-        if launchers and (ranks == 1 or 2 * ranks * len(allowed) <= launchers):
+        # Open MPI binds each rank to one core if the job has one or two ranks.
+        by_default = who == OPEN_MPI.name and 2 * ranks * len(allowed) <= launchers
+        if launchers and (ranks == 1 or by_default):
             which = "the only rank" if ranks == 1 else f"each of the {ranks} ranks"
             notes.warnings.append(
                 f"{who} has bound {which} of this node to {len(allowed)} of {launchers} CPUs: to use all of them, "
                 "turn binding off (mpirun --bind-to none)"
             )
         # Equal parts of the launcher's CPUs are less than twice the mean, even if they differ by one core.
-        sharing = max(1, ranks * len(allowed) // len(outer))
+        # The parent of a rank without a launcher need not be the parent of all ranks.
+        sharing = 1 if environment.launcher == PLAIN.name else max(1, ranks * len(allowed) // len(outer))
         if sharing > 1:
             fix = "to give each rank its own, turn binding off (mpirun --bind-to none, srun --cpu-bind=none)"
             notes.warnings.append(

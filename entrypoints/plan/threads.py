@@ -55,10 +55,10 @@ def explain_threads(own: str | None, threads: int, share: Share, kept: int, note
             notes.warnings.append(
                 f"OMP_NUM_THREADS={own}, but this rank has {limit}: more threads than cores are slow"
             )
+    elif share.limited_by_ranks:
+        notes.reasons.append(f"OMP_NUM_THREADS={threads}: at least {share.sharing} ranks share these cores")
     elif share.crowded:
         notes.reasons.append(f"OMP_NUM_THREADS={threads}: there are more ranks than CPUs")
-    elif share.limited and share.sharing > 1:
-        notes.reasons.append(f"OMP_NUM_THREADS={threads}: at least {share.sharing} ranks share these cores")
     elif share.limited:
         notes.reasons.append(f"OMP_NUM_THREADS={threads}: {_under_quota(threads, share.quota)}")
     else:

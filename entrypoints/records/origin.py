@@ -25,8 +25,8 @@ _AGENT_FILE = "TORCHELASTIC_ERROR_FILE"
 _AGENT_FOLDER = re.compile(r"(.+)/attempt_\d+/")
 # A flag or a key whose value is not recorded.
 _SECRET = re.compile(r"token$|secret|password|passwd|api_?key|credential", re.IGNORECASE)
-# Of an address: user name with password, host with path, and the query, which may be a signature.
-_ADDRESS = re.compile(r"(?<=://)([^\s/]*@)?([^\s?'\"]*)(\?[^\s'\"]+)?")
+# Of an address: user name with password, host with path, and the query or fragment, which may be a signature.
+_ADDRESS = re.compile(r"(?<=://)([^\s/]*@)?([^\s?#'\"]*)([?#][^\s'\"]+)?")
 # The fields of a plan that Start has too.
 _PLACE = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "launcher", "backend", "bf16")
 _HIDDEN = "<hidden>"
@@ -100,6 +100,6 @@ def without_credentials(text: str) -> str:
     """Text without the user name, the password and the query of the addresses in it."""
 
     def hidden(found: re.Match[str]) -> str:
-        return f"{_HIDDEN + '@' if found[1] else ''}{found[2]}{'?' + _HIDDEN if found[3] else ''}"
+        return f"{_HIDDEN + '@' if found[1] else ''}{found[2]}{found[3][0] + _HIDDEN if found[3] else ''}"
 
     return _ADDRESS.sub(hidden, text)

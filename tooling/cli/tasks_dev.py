@@ -29,7 +29,7 @@ def lock(
     pin: PinOption = None,
     with_: WithOption = (),
     torch_source: Annotated[
-        str, f"{TORCH_SOURCES}; default: row, with --with only if images/locks has its lock"
+        str, f"{TORCH_SOURCES}; default: row; with --with, as ./inv build: default without a lock"
     ] = "",
 ) -> None:
     """Re-create a pin's lock, images/locks/PIN.txt, or the lock of the packages that --with adds."""

@@ -155,7 +155,7 @@ def read(file: Path) -> Model:
         )
     name = str(config.get("_name_or_path") or file.resolve().parent.name)
     try:
-        return (_decoder(config) if _DECODERS_KEY in config else _encoder(config)).model(name)
+        return (_decoder(config) if _is_decoder(config) else _encoder(config)).model(name)
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(
             f"--model {file}: {config.get('model_type', 'a model')}: {error} is not an integer above 0: expected "
@@ -163,19 +163,21 @@ def read(file: Path) -> Model:
         ) from None
 
 
-# Every model with `Decoder`'s layers has this key. Old ones do not have num_key_value_heads.
-_DECODERS_KEY = "rms_norm_eps"
 # Experts, layers that share weights, and embeddings of another width: the count of parameters would be wrong.
 _UNKNOWN_LAYERS = ("num_local_experts", "num_experts", "n_routed_experts", "num_hidden_groups")
-# Of GPT-NeoX, Phi, Starcoder2 and ModernBERT, whose layers are neither `Encoder`'s nor, without _DECODERS_KEY,
-# `Decoder`'s.
+# Of GPT-NeoX, Phi, Starcoder2 and ModernBERT, whose layers are neither `Encoder`'s nor `Decoder`'s.
 _OF_OTHERS = re.compile("num_key_value_heads|.*(rope|rotary).*")
+
+
+def _is_decoder(config: Mapping[str, Any]) -> bool:
+    """Old Llamas have no num_key_value_heads. OLMo, StableLM and Cohere have gated layers, but no RMS norms."""
+    return "rms_norm_eps" in config or ("num_key_value_heads" in config and config.get("hidden_act") == "silu")
 
 
 def _unknown_layers(config: Mapping[str, Any]) -> str | None:
     """The first key of a part that `Encoder` and `Decoder` do not have, or None."""
     found = [key for key in _UNKNOWN_LAYERS if config.get(key)]
-    if _DECODERS_KEY not in config:
+    if not _is_decoder(config):
         found += [key for key in config if config[key] and _OF_OTHERS.fullmatch(key)]
     if config.get("embedding_size", config.get("hidden_size")) != config.get("hidden_size"):
         found.append("embedding_size")
@@ -208,7 +210,7 @@ def _decoder(config: Mapping[str, Any]) -> Decoder:
         _positive(config, "num_key_value_heads") if config.get("num_key_value_heads") is not None else heads,
         _positive(config, "head_dim") if config.get("head_dim") else width // heads,
         # A config leaves out what is the default of its class: Gemma's is True.
-        tied=bool(config.get("tie_word_embeddings", kind.startswith("gemma"))),
+        tied=bool(config.get("tie_word_embeddings", kind.startswith(("gemma", "cohere")))),
         qkv_biases=kind == "qwen2",
     )
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Event
 
 from invoke.exceptions import Exit
 
@@ -44,8 +45,12 @@ def logs(job: Record, follow: bool) -> None:
             say(line)
         containers = _containers(job)
 
+        leaving = Event()  # Ctrl-C, or a pipe that was closed: this command ends the connections itself
+
         def output(remote: Remote) -> Iterator[bytes]:
             def report() -> None:
+                if leaving.is_set():
+                    return
                 line = f"{remote.name}: the connection has ended: run ./inv logs --name {job.name} again"
                 failures.append(line)
                 say(line)
@@ -53,7 +58,11 @@ def logs(job: Record, follow: bool) -> None:
             command = commands.logs(containers[remote.name], follow)
             return lines(remote.name, remote.stream(command, lost=report))
 
-        copy_lines([output(remote) for remote in remotes], sys.stdout.buffer)
+        try:
+            copy_lines([output(remote) for remote in remotes], sys.stdout.buffer)
+        except BaseException:
+            leaving.set()
+            raise
     if failures:
         raise Exit(code=contract.USAGE_EXIT_CODE)
 

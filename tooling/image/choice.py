@@ -53,9 +53,12 @@ class Choice:
         check_all([self._check_image, self._check_key, partial(api.check, self.engine)])
 
     def _check_image(self) -> None:
-        for flag, value in (("--image-lock", self.image_lock), ("--image", self.image)):
+        for flag, value, kind in (
+            ("--image-lock", self.image_lock, "a file of ./inv push"),
+            ("--image", self.image, "an image"),
+        ):
             if value == "":  # an unset variable in --image-lock "$LOCK"
-                raise UsageError(f"{flag} is empty, expected an image: leave it out to use the image of a pin")
+                raise UsageError(f"{flag} is empty, expected {kind}: leave it out to use the image of a pin")
         own = self.pin or self.set or self.with_ or self.torch_source
         if (self.image_lock and (own or self.image)) or (self.image and own):
             raise UsageError(

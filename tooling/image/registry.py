@@ -38,8 +38,8 @@ _TARGET = re.compile(
 _PUSHED = re.compile(r"\S+: digest: (sha256:[0-9a-f]{64}) size: \d+")
 # Docker Hub does not tell a user who may not read a repository from a repository that does not exist.
 _REJECTED = (
-    "the registry rejected these credentials, or lacks this repository: run docker login {host}, or create the "
-    "repository"
+    "the registry rejected these credentials, or does not have this repository: run docker login {host}, or "
+    "create the repository"
 )
 # Part of the engine's message -> what to do about it. The first match wins.
 _CAUSES = (

@@ -42,16 +42,17 @@ _POSITIVE = (
     *("eval_accumulation_steps", "dataloader_prefetch_factor"),
 )
 _NOT_NEGATIVE = (
-    *("doc_stride", "seed", "data_seed", "dataloader_num_workers"),
+    *("doc_stride", "seed", "dataloader_num_workers"),
     *("learning_rate", "weight_decay", "adam_epsilon", "neftune_noise_alpha"),
 )
-_BELOW_1 = ("adam_beta1", "adam_beta2", "lora_dropout", "label_smoothing_factor")
+_BELOW_1 = ("adam_beta1", "adam_beta2", "lora_dropout")
 _LARGEST_SEED = 2**32 - 1  # of NumPy
 # Names of flags, what is expected, and whether a number is that. NaN is not.
 _RANGES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
     (_POSITIVE, "a number above 0", lambda number: 0 < number < math.inf),
     (_NOT_NEGATIVE, "0 or more", lambda number: 0 <= number < math.inf),
     (_BELOW_1, "0 or more, and less than 1", lambda number: 0 <= number < 1),
+    (("label_smoothing_factor",), "a share from 0 to 1", lambda number: 0 <= number <= 1),
     (("seed",), f"at most {_LARGEST_SEED}", lambda number: number <= _LARGEST_SEED),
     (("max_steps",), "a number above 0: remove it to train for --num_train_epochs", bool),
 )

@@ -6,6 +6,7 @@ import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.cli.say import say
 
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     from transformers import Trainer, TrainingArguments
 
 _MAX_LENGTH = 300  # of an error in a message
-# What Trainer does not push either: checkpoints, and this trainer's own files, such as the tokens of the data.
-_EXCLUDED = "--exclude 'checkpoint-*' --exclude '_*'"
 
 
 def check(arguments: TrainingArguments) -> None:
@@ -43,7 +42,23 @@ def push(trainer: Trainer) -> int:
         folder = trainer.args.output_dir
         say(
             f"error: the push to the hub failed ({one_line(error)[:_MAX_LENGTH]}), the weights are in {folder}: "
-            f"push them with hf upload {trainer.hub_model_id} {folder} {_EXCLUDED}"
+            f"push them with {_upload()} {trainer.hub_model_id} {folder} {_exclude()}, with HF_TOKEN set"
         )
         return 1
     return 0
+
+
+def _hub() -> tuple[int, ...]:
+    return packages.release(packages.versions(("huggingface_hub",)).get("huggingface_hub"))
+
+
+def _upload() -> str:
+    return "hf upload" if _hub() >= (0, 34) else "huggingface-cli upload"
+
+
+def _exclude() -> str:
+    """For what Trainer does not push either: checkpoints, and this trainer's own files, such as the data's tokens.
+
+    Before release 1.0, the last --exclude counts and takes several patterns. Since then, each takes one.
+    """
+    return f"--exclude 'checkpoint-*' {'--exclude ' if _hub() >= (1,) else ''}'_*'"

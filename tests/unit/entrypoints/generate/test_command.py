@@ -84,5 +84,5 @@ class Unread(Generate):
         raise BrokenPipeError
 
 
-def test_a_reader_that_ends_first_is_no_error() -> None:
+def test_a_pipe_that_closes_first_is_no_error() -> None:
     assert Unread("model", ("hello",))._answer_all(None, None) == 141

@@ -110,6 +110,14 @@ def test_ranks_that_are_bound_to_the_same_socket_share_its_cores(launcher: str, 
     assert "OMP_NUM_THREADS=4: at least 2 ranks share these cores" in made.reasons
 
 
+def test_the_parts_of_a_node_that_others_chose_are_no_warning() -> None:
+    """Slurm's -c, and shells that are bound to a socket each and start half of the ranks."""
+    made = make(place(1, 4, "Slurm"), cores(2), launcher_cpus=frozenset(range(64)))
+    assert (made.omp_num_threads, made.warnings) == (2, ())
+    made = make(place(0, 8, "environment"), cores(4), parent_cpus=frozenset(range(16)))
+    assert (made.omp_num_threads, made.warnings) == (4, ())
+
+
 def test_more_bound_ranks_than_cpus_have_one_thread_each() -> None:
     made = make(place(3, 4, "hydra"), cores(1), launcher_cpus=frozenset(range(2)))
     assert made.omp_num_threads == 1

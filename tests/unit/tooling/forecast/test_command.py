@@ -146,6 +146,12 @@ def test_a_config_of_an_old_llama_has_as_many_heads_for_keys_as_for_queries(
     assert models.find(str(tmp_path)).parameters == models.find("TinyLlama-1.1B").parameters + more_keys_and_values
 
 
+def test_gated_layers_without_rms_norms_are_counted_as_those_of_llama(tmp_path: Path) -> None:
+    stablelm = {key: value for key, value in CONFIGS["llama"][0].items() if key != "rms_norm_eps"}
+    (tmp_path / "config.json").write_text(json.dumps({**stablelm, "hidden_act": "silu"}))
+    assert models.find(str(tmp_path)).parameters == models.find("TinyLlama-1.1B").parameters
+
+
 def test_gemma_shares_its_word_embeddings_unless_its_config_says_otherwise(tmp_path: Path) -> None:
     def count(**changes: object) -> int:
         (tmp_path / "config.json").write_text(_config("llama", **changes))

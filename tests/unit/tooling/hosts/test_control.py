@@ -148,6 +148,24 @@ def test_logs_reports_a_connection_that_breaks(hosts: Hosts, capfd: pytest.Captu
     assert sorted(err.splitlines()) == [f"beta: {again}", f"gamma: {again}"]
 
 
+def test_logs_reports_no_connections_that_it_closes_itself(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    hosts.broken = {"alpha", "beta", "gamma"}
+    streams: list[Iterator[bytes]] = []
+
+    def interrupted(given: list[Iterator[bytes]], _: object) -> None:
+        streams.extend(given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(control, "copy_lines", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        control.logs(detached(), follow=True)
+    for stream in streams:  # whose connections are closed now
+        list(stream)
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("problem", "line"),
     [

@@ -52,7 +52,7 @@ def test_a_lock_and_a_pin_cannot_be_combined() -> None:
 
 
 def test_an_empty_name_of_an_image_does_not_mean_the_default_pin() -> None:
-    with pytest.raises(UsageError, match="--image-lock is empty, expected an image"):
+    with pytest.raises(UsageError, match="--image-lock is empty, expected a file of"):
         Choice(image_lock="")
     with pytest.raises(UsageError, match="--image is empty"):
         Choice(image="")

@@ -114,5 +114,5 @@ def test_the_digest_of_a_push_is_in_its_last_line(repository: Registry, monkeypa
 
 
 def test_a_repository_that_does_not_exist_may_be_reported_as_unauthorized(repository: Registry) -> None:
-    with pytest.raises(UsageError, match="lacks this repository: run docker login registry"):
+    with pytest.raises(UsageError, match="does not have this repository: run docker login registry"):
         repository.find("hidden", None)

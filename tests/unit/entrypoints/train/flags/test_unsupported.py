@@ -69,6 +69,7 @@ def test_values_derived_by_training_arguments_are_refused_too(changes: dict[str,
         ("seed", 2**32),
         ("adam_beta1", 1.0),
         ("lora_dropout", -0.1),
+        ("label_smoothing_factor", 1.1),
         ("max_steps", 0),
     ],
 )
@@ -79,7 +80,15 @@ def test_a_number_out_of_range_is_refused(name: str, number: float) -> None:
 
 def test_the_ends_of_ranges_and_missing_values_are_accepted() -> None:
     zeros = dict.fromkeys(("seed", "learning_rate", "dataloader_num_workers", "adam_beta1", "lora_dropout"), 0)
-    unsupported.check_ranges({**zeros, "seed": 2**32 - 1, "max_steps": -1, "eval_accumulation_steps": None})
+    unsupported.check_ranges(
+        {
+            **zeros,
+            "seed": 2**32 - 1,
+            "max_steps": -1,
+            "label_smoothing_factor": 1.0,
+            "eval_accumulation_steps": None,
+        }
+    )
 
 
 def test_gradient_checkpointing_is_refused_for_a_model_without_it() -> None:
