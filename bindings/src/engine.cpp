@@ -3,10 +3,13 @@
 #include "completions.hpp"
 #include "errors.hpp"
 #include "patience.hpp"
+#include "transport.hpp"
 #include "watchdog.hpp"
 
 #include <pthread.h>
 #include <unistd.h>
+
+#include <algorithm>
 
 namespace ccl_backend {
 namespace {
@@ -18,6 +21,8 @@ constexpr microseconds kPauseWhileComputing{1000};
 constexpr microseconds kPark{50000};
 // The thread waits for several operations: its Patience is that of a tensor of this size.
 constexpr int64_t kUnknownBytes = 32 << 20;
+// Between two calls of make_progress while no operation in flight enters oneCCL.
+constexpr microseconds kProgressInterval{500};
 // How long the exit of the process waits for a thread inside oneCCL.
 constexpr std::chrono::seconds kExitTimeout{5};
 
@@ -140,7 +145,15 @@ bool Engine::poll(const Operation* waited) {
       it = is_done ? in_flight_.erase(it) : std::next(it);
     }
     count_.store(in_flight_.size());
-    last_poll_.store(Clock::now(), std::memory_order_relaxed);
+    const auto now = Clock::now();
+    last_poll_.store(now, std::memory_order_relaxed);
+    const auto uses_oneccl = [](const auto& operation) { return operation->uses_oneccl(); };
+    if (std::any_of(in_flight_.begin(), in_flight_.end(), uses_oneccl)) {
+      last_progress_ = now;
+    } else if (now - last_progress_ >= kProgressInterval) {
+      last_progress_ = now;
+      make_progress();
+    }
   }
   for (auto& operation : complete) {
     Watchdog::instance().remove(operation);

@@ -73,6 +73,7 @@ class Engine {
   std::atomic<int> left_behind_{0};
   std::list<OperationPtr> in_flight_; // under mutex_
   std::vector<OperationPtr> given_up_; // under mutex_
+  Clock::time_point last_progress_; // when oneCCL was last polled; under mutex_
   std::atomic<size_t> count_{0}; // size of in_flight_, readable without the lock
   std::atomic<uint64_t> submissions_{0};
   std::atomic<int> waiting_{0}; // threads in `wait`

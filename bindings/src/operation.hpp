@@ -77,6 +77,10 @@ class Operation final : public Work {
   // With the engine locked.
   void start();
   bool advance();
+  // Whether `advance` enters oneCCL.
+  bool uses_oneccl() const {
+    return done_events_ == events_.size() || events_[done_events_].is_oneccl();
+  }
 
   // Returns true once: that caller ends the operation, with `complete` or `fail`.
   bool claim() {

@@ -12,6 +12,7 @@
 #define C10D(header) <c10d/header>
 #endif
 
+#include C10D(HashStore.hpp)
 #include C10D(PrefixStore.hpp)
 #include C10D(Types.hpp)
 #include C10D(Utils.hpp)

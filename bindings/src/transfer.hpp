@@ -49,6 +49,10 @@ class Transfer {
   bool is_complete() const {
     return complete_;
   }
+  // Whether `test` enters oneCCL.
+  bool is_oneccl() const {
+    return !own_;
+  }
 
  private:
   void leak_incomplete() {

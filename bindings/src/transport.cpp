@@ -2,6 +2,8 @@
 
 #include "completions.hpp"
 #include "engine.hpp"
+#include "rendezvous.hpp"
+#include "transfer.hpp"
 #include "types.hpp"
 
 #include <algorithm>
@@ -50,7 +52,11 @@ class Capture {
 struct Transport {
   std::mutex mutex; // guards `ranks` and `communicators`, which check_reach reads without the engine's lock
   std::vector<int64_t> ranks; // of the first communicator
-  size_t communicators = 0;
+  size_t communicators = 0; // of groups
+  // While there are communicators: one of this rank alone, and a message that this rank never sends to itself. Testing
+  // the message makes oneCCL poll.
+  std::unique_ptr<ccl::communicator> own;
+  Transfer parked;
   std::vector<Remains> given_up;
 };
 
@@ -70,6 +76,16 @@ size_t count_given_up() {
 void count_down(size_t communicators) {
   std::lock_guard<std::mutex> guard(transport().mutex);
   transport().communicators -= communicators;
+}
+
+void park_message() {
+  static char unused = 0;
+  auto& known = transport();
+  const auto exchange =
+      std::make_shared<StoreExchange>(c10::make_intrusive<c10d::HashStore>(), Clock::time_point::max());
+  known.own = std::make_unique<ccl::communicator>(ccl::create_communicator(1, 0, exchange));
+  exchange->close();
+  known.parked = ccl::recv(&unused, 1, ccl::datatype::int8, 0, *known.own);
 }
 
 } // namespace
@@ -112,16 +128,23 @@ void check_reach(const std::vector<int64_t>& ranks, const std::string& where) {
 
 void communicator_made(const std::vector<int64_t>& ranks) {
   auto& known = transport();
+  if (known.communicators == 0) {
+    park_message();
+  }
   std::lock_guard<std::mutex> guard(known.mutex);
   if (known.communicators++ == 0) {
     known.ranks = ranks;
   }
 }
 
+void make_progress() {
+  (void)transport().parked.test();
+}
+
 void retire(Remains remains, bool is_idle) {
   auto& known = transport();
   const auto count = remains.communicators.size();
-  if (is_idle && known.given_up.empty()) {
+  if (is_idle && known.given_up.empty() && known.communicators > count) {
     { const Remains gone = std::move(remains); }
     count_down(count);
     return;
@@ -135,6 +158,8 @@ void retire(Remains remains, bool is_idle) {
   // the communicators. The last communicator closes the transport, with its connections and shared memory.
   auto* const executor = atl_base_comm::executor;
   executor->~ccl_executor();
+  known.parked = Transfer();
+  known.own = nullptr;
   known.given_up.clear();
   count_down(given_up);
   new (executor) ccl_executor(nullptr);

@@ -30,6 +30,10 @@ void initialize_library();
 
 void communicator_made(const std::vector<int64_t>& ranks);
 
+// Receives what other ranks send. oneCCL does this only while a oneCCL call of this rank is in flight: a rank that waits
+// for something else, such as a sum through shared memory, would block ranks whose messages fill the queues to it.
+void make_progress();
+
 // What a group leaves behind. Members are destroyed in reverse order: a mailbox uses the communicator.
 struct Remains {
   void add(Paths paths);

@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from cases import RELEASE, backend_of, check, error_of, new_group, run, set_key, wait_for_key
 
+MESSAGES = 3000  # more than libfabric's queue between two ranks
+
 
 def forked() -> None:
     """A forked child neither waits for nor disturbs the group of its parent."""
@@ -40,6 +42,18 @@ def forked() -> None:
     else:
         work.wait()
     dist.barrier()
+
+
+def many_messages_before_a_sum() -> None:
+    """A rank that waits for a sum through shared memory receives messages meanwhile: the sender waits for it."""
+    group = new_group(seconds=30)
+    if dist.get_rank() == 0:
+        for work in [dist.isend(torch.ones(1), 1, group=group) for _ in range(MESSAGES)]:
+            work.wait()
+    dist.all_reduce(torch.ones(1000), group=group)
+    if dist.get_rank() == 1:
+        for _ in range(MESSAGES):
+            dist.recv(torch.ones(1), 0, group=group)
 
 
 def parked_receive() -> None:
@@ -181,6 +195,7 @@ if __name__ == "__main__":
         forked,
         interface,
         left_in_order,
+        many_messages_before_a_sum,
         mismatch_at_the_start,
         parked_receive,
     )

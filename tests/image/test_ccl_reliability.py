@@ -184,6 +184,7 @@ GROUP_CASES = (
     "forked",
     "interface",
     "left_in_order",
+    "many_messages_before_a_sum",
     "mismatch_at_the_start",
     "parked_receive",
 )
