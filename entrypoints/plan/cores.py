@@ -50,7 +50,7 @@ class Share:
 
     @property
     def limited_by_ranks(self) -> bool:
-        """Whether ranks that are bound to the same cores, and not a quota, limit its processor time."""
+        """Whether its processor time is limited by ranks that are bound to the same cores, not by a quota."""
         return self.sharing > 1 and self.quota == len(self.cores) / self.sharing
 
     @property
@@ -101,7 +101,7 @@ def share_of(environment: DistributedEnvironment, topology: Topology, notes: Not
 
 
 def _binder(environment: DistributedEnvironment, topology: Topology) -> tuple[str, frozenset[int]]:
-    """The program that has bound this rank to a subset of its launcher's CPUs, and these; empty if none has."""
+    """The program that has bound this rank to some of its launcher's CPUs, and all of these CPUs; else empty."""
     name = environment.launcher
     if name == TORCHRUN.name:  # torchrun binds nothing: a command between the agent and the rank does
         outer, who = topology.agent_cpus, "the command that torchrun started"
@@ -178,7 +178,7 @@ def _joined(threads: Sequence[Core]) -> tuple[Core, ...]:
 def _shares(
     environment: DistributedEnvironment, topology: Topology, notes: Notes
 ) -> tuple[Sequence[Sequence[Core]], int, int, bool]:
-    """The shares of the node's cores that this rank knows, the index of its own, and `sharing` and `crowded`.
+    """The shares of the node's cores that this rank knows, the index of its own, `sharing` and `crowded`.
 
     Four cases: the rank is bound already, it is alone on its node, there are fewer CPUs than ranks, or it gets its
     part of `divide`.

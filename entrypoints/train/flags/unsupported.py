@@ -47,7 +47,7 @@ _NOT_NEGATIVE = (
 )
 _BELOW_1 = ("adam_beta1", "adam_beta2", "lora_dropout")
 _LARGEST_SEED = 2**32 - 1  # of NumPy
-# Names of flags, what is expected, and whether a number is that. NaN is not.
+# Flags, the expected numbers in words, and the check. NaN fails every check but the last.
 _RANGES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
     (_POSITIVE, "a number above 0", lambda number: 0 < number < math.inf),
     (_NOT_NEGATIVE, "0 or more", lambda number: 0 <= number < math.inf),
