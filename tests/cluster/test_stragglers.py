@@ -21,7 +21,7 @@ from entrypoints.records.stragglers import Straggler
 from tests.cluster.conftest import Running, no_cluster_left
 
 PHASES = ("healthy", "longer rows", "reading", "quota", "shared cores")
-STEPS = 25  # per phase
+STEPS = 20  # per phase
 # Of the processor, so that containers of other tests slow down this job less.
 PRIORITY = "--cpu-shares=8192"
 SCRIPT = f"""

@@ -24,6 +24,8 @@ CHECKS = (
 REQUIREMENTS = ROOT / "tooling" / "requirements-test.txt"
 PARTS = ("unit", "image", "cluster", "emulated")
 TESTS = ROOT / "tests"
+# It compares the speed of ranks. Other tests on the same cores slow down some ranks more than others.
+_ALONE = "tests/cluster/test_stragglers.py"
 # With more processes, their start takes longer than the unit tests.
 _MAX_PROCESSES = 4
 # The memory of each process that runs tests in containers: a test trains with two to four ranks.
@@ -50,12 +52,15 @@ def run(part: str | None = None) -> None:
     processes = min((os.cpu_count() or 1) + 1, _MAX_PROCESSES)
     if part in (None, "unit"):
         _pytest("tests/unit", f"--numprocesses={processes}", "--dist=loadfile")
+    if part in (None, "cluster"):
+        _pytest(_ALONE)
     # The tests of clusters first: their files take longest, and a long file at the end would run alone.
     slow = [f"tests/{name}" for name in ("cluster", "image", "emulated") if part in (None, name)]
     if slow:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         processes = max(1, min(processes, memory // _MEMORY_BYTES))
-        _pytest(*slow, f"--numprocesses={processes}", "--dist=loadfile", "--no-loadscope-reorder")
+        spread = (f"--numprocesses={processes}", "--dist=loadfile", "--no-loadscope-reorder")
+        _pytest(*slow, f"--ignore={_ALONE}", *spread)
 
 
 def _test_file(part: str) -> str:

@@ -12,6 +12,7 @@ from tooling.image import build
 
 UNIT = "tests/unit/tooling/checks/test_suite.py"
 IMAGE = "tests/image/test_run.py"
+ALONE = "tests/cluster/test_stragglers.py"
 
 
 @pytest.fixture
@@ -34,10 +35,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize(
     ("part", "expected"),
     [
-        (None, ["ruff", "ruff", "mypy", "build", "tests/unit", "tests/cluster tests/image tests/emulated"]),
+        (None, ["ruff", "ruff", "mypy", "build", "tests/unit", ALONE, "tests/cluster tests/image tests/emulated"]),
         ("unit", ["ruff", "ruff", "mypy", "tests/unit"]),
         ("image", ["build", "tests/image"]),
-        ("cluster", ["build", "tests/cluster"]),
+        ("cluster", ["build", ALONE, "tests/cluster"]),
         ("emulated", ["build", "tests/emulated"]),
         (UNIT, [UNIT]),
         (IMAGE, ["build", IMAGE]),
@@ -47,6 +48,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_part_runs_its_checks_and_tests(started: list[str], part: str | None, expected: list[str]) -> None:
     suite.run(part)
     assert started == expected
+    assert all((ROOT / path.split("::")[0]).exists() for line in expected for path in line.split() if "/" in path)
 
 
 @pytest.mark.parametrize("part", ["units", "tests/image/none.py", "README.md", "../tests"])
