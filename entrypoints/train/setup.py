@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
+import json
 import os
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Trainer, TrainingArguments, get_scheduler, set_seed
+from transformers import SchedulerType, Trainer, TrainingArguments, get_scheduler, optimization, set_seed
 
 from entrypoints.adapt import catalogue, cpu, decoder_layers, encoder_layers, gradients, lora, no_padding
 from entrypoints.adapt.adaptation import Situation
@@ -39,6 +41,8 @@ from entrypoints.train.tasks import registry
 
 # Flags that only some optimizers use. The other optimizers silently ignore them.
 _OPTIMIZER_FLAGS = ("optim_args", "optim_target_modules")
+# What Trainer passes to a schedule, and where it resumes.
+_OF_TRAINER = {"optimizer", "num_warmup_steps", "num_training_steps", "last_epoch"}
 
 
 @dataclass(frozen=True)
@@ -196,7 +200,20 @@ def _check_optimizer(arguments: TrainingArguments, model: Any) -> None:
                 raise UsageError(f"--optim {name} does not use --{flag}: remove it, or choose another --optim")
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=arguments.learning_rate)
     schedule = str(getattr(arguments.lr_scheduler_type, "value", arguments.lr_scheduler_type))
+    used, options = f"--lr_scheduler_type {schedule}", arguments.lr_scheduler_kwargs or {}
+    unsupported.check_keys("lr_scheduler_kwargs", options, _options_of(schedule), used)
     try:
-        get_scheduler(schedule, optimizer, 0, 1, scheduler_specific_kwargs=arguments.lr_scheduler_kwargs or {})
-    except (ImportError, ValueError, TypeError) as error:
-        raise UsageError(f"--lr_scheduler_type {schedule}: {one_line(error)}") from error
+        get_scheduler(schedule, optimizer, 0, 1, scheduler_specific_kwargs=options)
+    except (ImportError, ValueError, TypeError, ArithmeticError) as error:
+        given = f" with --lr_scheduler_kwargs {json.dumps(options)}" if options else ""
+        raise UsageError(f"{used}{given}: {one_line(error)}") from error
+
+
+def _options_of(schedule: str) -> set[str]:
+    """The keys that --lr_scheduler_kwargs may have."""
+    classes = {
+        "reduce_lr_on_plateau": torch.optim.lr_scheduler.ReduceLROnPlateau,
+        "greedy": getattr(optimization, "GreedyLR", None),  # since transformers 5
+    }
+    made_by = classes.get(schedule) or optimization.TYPE_TO_SCHEDULER_FUNCTION[SchedulerType(schedule)]
+    return {*inspect.signature(made_by).parameters} - _OF_TRAINER

@@ -86,7 +86,17 @@ CASES = (
     refused("galore_torch", "--optim=galore_adamw", "--optim_target_modules=all-linear"),
     refused("bitsandbytes", "--optim=adamw_bnb_8bit"),
     refused("restores its own callbacks", "--restore_callback_states_from_checkpoint"),
-    refused("nonsense", '--lr_scheduler_kwargs={"nonsense": 1}'),
+    refused(
+        "--lr_scheduler_kwargs has the key 'nonsense', which --lr_scheduler_type cosine does not take, "
+        "expected one of: num_cycles",
+        *("--lr_scheduler_type=cosine", '--lr_scheduler_kwargs={"nonsense": 1}'),
+    ),
+    refused(
+        "--lr_scheduler_type constant does not take, expected none: remove the flag",
+        *("--lr_scheduler_type=constant", '--lr_scheduler_kwargs={"nonsense": 1}'),
+    ),
+    refused("'[1]', expected a JSON object", "--lr_scheduler_kwargs=[1]"),
+    refused("with --lr_scheduler_kwargs", "--lr_scheduler_type=polynomial", '--lr_scheduler_kwargs={"lr_end": 9}'),
     other("--weight_decay=0.5"),
     other("--adam_beta1=0.5"),
     other("--adam_beta2=0.5"),
@@ -150,6 +160,20 @@ CASES = (
         prints="evaluation at step 0  ",
     ),
     same("--gradient_checkpointing", '--gradient_checkpointing_kwargs={"use_reentrant": true}'),
+    same("--gradient_checkpointing", '--gradient_checkpointing_kwargs={"every_n_layers": 2, "debug": false}'),
+    refused(
+        "has the key 'wrong_key', which gradient checkpointing on CPUs does not take, expected one of: debug, "
+        "determinism_check, early_stop, every_n_layers, preserve_rng_state, use_reentrant",
+        *("--gradient_checkpointing", '--gradient_checkpointing_kwargs={"wrong_key": 1}'),
+    ),
+    refused(
+        "--activation_checkpointing_kwargs has every_n_layers 0, expected an integer above 0",
+        *("--activation_checkpointing", '--activation_checkpointing_kwargs={"every_n_layers": 0}'),
+    ),
+    refused(
+        "--gradient_checkpointing_kwargs: ",
+        *("--gradient_checkpointing", '--gradient_checkpointing_kwargs={"use_reentrant": true, "debug": true}'),
+    ),
     same("--ddp_static_graph=true"),
     other("--torch_compile_backend=eager", prints="computes padding: torch.compile is on"),  # and other roundings
     same("--prediction_loss_only", prints="(13 rows)"),

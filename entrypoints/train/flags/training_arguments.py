@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # The ends of these metrics' names. transformers knows only the loss.
 _LOWER_IS_BETTER = ("loss", "perplexity", "mae", "mse")
+# The flag's name in transformers 5 takes precedence.
+_RECOMPUTATION = ("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs")
 
 
 @contextlib.contextmanager
@@ -72,9 +74,6 @@ def create(parsed: Parsed) -> TrainingArguments:
     if "average_tokens_across_devices" in values and "average_tokens_across_devices" not in parsed.given:
         # Otherwise, ranks with few tokens would have as much weight as ranks with many.
         values["average_tokens_across_devices"] = True
-    if values.get("gradient_checkpointing") and values.get("gradient_checkpointing_kwargs") is None:
-        # The reentrant kind needs inputs with gradients, which the frozen model of an adapter does not have.
-        values["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
     if "dataloader_num_workers" not in parsed.given:
         values["dataloader_num_workers"] = int(os.environ.get(contract.DATALOADER_WORKERS, "0"))
     _check_reports(values["report_to"])
@@ -92,6 +91,13 @@ def create(parsed: Parsed) -> TrainingArguments:
         # Hugging Face prints its enumerations as IntervalStrategy.STEPS.
         raise UsageError(re.sub(r"\b\w+Strategy\.", "", one_line(error))) from error
     unsupported.check_derived(arguments)
+    unsupported.check_recomputation(arguments, next((name for name in _RECOMPUTATION if name in parsed.given), ""))
+    if arguments.gradient_checkpointing:
+        # The reentrant kind needs inputs with gradients, which the frozen model of an adapter does not have.
+        options = {"use_reentrant": False, **(arguments.gradient_checkpointing_kwargs or {})}
+        for name in _RECOMPUTATION:
+            if hasattr(arguments, name):
+                setattr(arguments, name, options)
     if arguments.greater_is_better and arguments.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy"):
         arguments.lr_scheduler_kwargs = {"mode": "max", **(arguments.lr_scheduler_kwargs or {})}
     return arguments

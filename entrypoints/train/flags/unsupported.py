@@ -6,6 +6,7 @@ Without these checks, such a flag would cause a traceback during the job, or sil
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import math
 import os
 import shutil
@@ -13,7 +14,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Callable
 
-from entrypoints.cli.errors import UsageError
+from entrypoints.cli.errors import UsageError, one_line
 
 _NO_CPU = "remove it, it has no meaning on CPU ranks"
 # Flags that are refused whatever their value.
@@ -56,6 +57,7 @@ _RANGES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
     (("seed",), f"at most {_LARGEST_SEED}", lambda number: number <= _LARGEST_SEED),
     (("max_steps",), "a number above 0: remove it to train for --num_train_epochs", bool),
 )
+_LAYERS = "every_n_layers"
 _OFF = frozenset({"", "false", "no", "0", "none"})
 _ON = frozenset({"true", "yes", "1", "full_shard", "full_shard auto_wrap"})
 
@@ -115,6 +117,51 @@ def check_derived(arguments: Any) -> None:
         )
     if config.dispatch_batches:
         raise UsageError("--accelerator_config dispatch_batches true needs batches of one shape, remove it")
+
+
+def check_keys(flag: str, value: Any, known: Collection[str], user: str) -> None:
+    """Raise UsageError if the value of a flag is not a JSON object, or has a key that `user` does not take."""
+    if not isinstance(value, dict):
+        raise UsageError(f"--{flag} is '{value}', expected a JSON object")
+    for key in value:
+        if key not in known:
+            expected = (
+                f"expected one of: {', '.join(sorted(known))}" if known else "expected none: remove the flag"
+            )
+            raise UsageError(f"--{flag} has the key '{key}', which {user} does not take, {expected}")
+
+
+def check_recomputation(arguments: Any, flag: str) -> None:
+    """Check the options of --gradient_checkpointing, which are those of torch and of transformers.
+
+    `flag`: the name of the flag with the options. Raises UsageError.
+    """
+    options = arguments.gradient_checkpointing_kwargs
+    if options is None:
+        return
+    import torch
+    from torch.utils.checkpoint import checkpoint
+    from transformers import PreTrainedModel
+
+    # JSON has no functions. Offloading is from a GPU to the host.
+    of_torch = {*_keywords(checkpoint), "preserve_rng_state"} - {"context_fn"}
+    enable = getattr(PreTrainedModel, "activation_checkpointing_enable", None)  # since transformers 5
+    of_layers = {*_keywords(enable)} & {_LAYERS} if enable else set()
+    check_keys(flag, options, of_torch | of_layers, "gradient checkpointing on CPUs")
+    layers = options.get(_LAYERS, 1)
+    if type(layers) is not int or layers < 1:
+        raise UsageError(f"--{flag} has {_LAYERS} {layers!r}, expected an integer above 0")
+    try:
+        given = {name: value for name, value in options.items() if name in of_torch}
+        checkpoint(torch.nn.Identity(), torch.zeros(1, requires_grad=True), **{"use_reentrant": False, **given})
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise UsageError(f"--{flag}: {one_line(error)}") from error
+
+
+def _keywords(function: Callable[..., Any]) -> list[str]:
+    """The names of the parameters that have a default."""
+    parameters = inspect.signature(function).parameters.values()
+    return [one.name for one in parameters if one.default is not one.empty]
 
 
 def wants_sharding(value: Any) -> bool:

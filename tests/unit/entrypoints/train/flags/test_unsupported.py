@@ -100,3 +100,25 @@ def test_gradient_checkpointing_is_refused_for_a_model_without_it() -> None:
     for model in (unable, adapted):
         with pytest.raises(UsageError, match="--gradient_checkpointing is not supported by SimpleNamespace"):
             unsupported.check_model(given, model)
+
+
+@pytest.mark.parametrize(
+    ("value", "known", "expected"),
+    [
+        (
+            {"ok": 1, "wrong": 2},
+            {"ok", "also"},
+            "has the key 'wrong', which x does not take, expected one of: also, ok",
+        ),
+        ({"wrong": 2}, (), "has the key 'wrong', which x does not take, expected none: remove the flag"),
+        ("[1]", {"ok"}, "is '[1]', expected a JSON object"),
+    ],
+)
+def test_a_key_that_is_not_taken_is_refused_with_the_possible_keys(
+    value: object, known: tuple[str, ...], expected: str
+) -> None:
+    unsupported.check_keys("f", {}, (), "x")
+    unsupported.check_keys("f", {"ok": 1}, {"ok"}, "x")
+    with pytest.raises(UsageError) as refused:
+        unsupported.check_keys("f", value, known, "x")
+    assert str(refused.value) == f"--f {expected}"
