@@ -88,7 +88,7 @@ def verify(
 @Task
 def export(
     choice: Choice,
-    format: Annotated[str, f"{', '.join(FORMATS)}; default: a folder for charliecloud's ch-run"] = "charliecloud",
+    format: Annotated[str, f"{', '.join(FORMATS)}; default: charliecloud, a folder for ch-run"] = "charliecloud",
     output: Annotated[str, "required: the file or the folder to write"] = "",
 ) -> None:
     """Write an image to a file or a folder, for sites without Docker."""
