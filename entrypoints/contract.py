@@ -18,17 +18,17 @@ RECORDS = (
 WATCH = "CPU_TRAIN_STACK_WATCH"  # a folder in which the ranks of one mpirun job on this node leave their PIDs
 # Variables that a user may set.
 RANKS_PER_NODE = "CPU_TRAIN_STACK_RANKS_PER_NODE"  # for a torchrun that a platform starts: replaces its number
-TORCHRUN = "CPU_TRAIN_STACK_TORCHRUN"  # "plain" leaves scripts that torchrun starts itself as they are
+TORCHRUN = "CPU_TRAIN_STACK_TORCHRUN"  # "plain": a script that torchrun starts itself does not become `run SCRIPT`
 STOP = "CPU_TRAIN_STACK_STOP"  # a file: once it exists, `train` saves a checkpoint, deletes the file and ends
 DATALOADER_WORKERS = "CPU_TRAIN_STACK_DATALOADER_WORKERS"  # data loading processes per rank
 UNREACHABLE_SECONDS = "CPU_TRAIN_STACK_UNREACHABLE_SECONDS"  # ccl: how long a node may be unreachable
 NO_ADAPT = "CPU_TRAIN_STACK_NO_ADAPT"  # names of the adaptations that `run` skips; some also apply to `train`
-KERNELS = "CPU_TRAIN_STACK_KERNELS"  # "torch" turns off all operators of kernels/
+KERNELS = "CPU_TRAIN_STACK_KERNELS"  # "torch": torch's own operators instead of those of kernels/
 KERNELS_ALIAS = "CPU_TRAIN_STACK_DROPOUT"  # the older name of KERNELS
-DROPOUT_KERNEL = "CPU_TRAIN_STACK_DROPOUT_KERNEL"  # "torch" turns off the dropout
-ATTENTION_KERNEL = "CPU_TRAIN_STACK_ATTENTION_KERNEL"  # "torch" turns off the attention
+DROPOUT_KERNEL = "CPU_TRAIN_STACK_DROPOUT_KERNEL"  # "torch": torch's own dropout
+ATTENTION_KERNEL = "CPU_TRAIN_STACK_ATTENTION_KERNEL"  # "torch": torch's own attention
 ATTENTION = "CPU_TRAIN_STACK_ATTENTION"  # a file of ./inv bench attention: which kernel computes which shape
-BF16_PRODUCTS = "CPU_TRAIN_STACK_BF16_PRODUCTS"  # "emulated" turns off our products on CPUs without bf16
+BF16_PRODUCTS = "CPU_TRAIN_STACK_BF16_PRODUCTS"  # "emulated": oneDNN's products on CPUs without bf16
 
 MASTER_PORT = 29500  # torch's own default for MASTER_PORT
 SSH_PORT = 2222  # sshd in a container: an unprivileged user cannot open 22

@@ -93,7 +93,7 @@ def _fp32_weight(layer: Any, states: Any) -> Iterator[None]:
 
 
 def _only_adapter(layer: Any) -> str | None:
-    """The adapter of a layer with exactly one that is plain LoRA, on a frozen linear layer, plain or in 4 bits."""
+    """The name of a layer's only active adapter. None unless it is plain LoRA on a frozen linear layer."""
     from torch import nn
 
     names = [name for name in layer.active_adapters if name in layer.lora_A]

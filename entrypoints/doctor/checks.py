@@ -13,7 +13,7 @@ from entrypoints.cli.errors import UsageError
 
 
 class Status(str, Enum):
-    """`warning`: training works, but slower, or not proven. `error`: it does not work."""
+    """`warning`: training works, but may be slower, or the check was inconclusive. `error`: it does not work."""
 
     OK = "ok"
     WARNING = "warning"

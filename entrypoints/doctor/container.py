@@ -57,7 +57,7 @@ def machine(topology: Topology) -> Check:
 
 
 def amx(facts: amx_here.Facts) -> list[Check]:
-    """A warning if the CPU has AMX and this process may not use it: products in bf16 then take twice as long."""
+    """A warning if the CPU has AMX and this process may not use it, which more than halves the speed of bf16."""
     reason = amx_here.refused(facts)
     return [Check("AMX", Status.WARNING, *reason)] if reason else []
 

@@ -52,8 +52,8 @@ class Topology:
     """One process's view of its host.
 
     `cores`: the physical cores that have an allowed CPU, ordered by socket, NUMA node and first hardware thread.
-    `launcher_cpus`: the CPU mask of the MPI or Slurm process above this one, `agent_cpus`: of the Python process
-    (torchrun's agent) above, `parent_cpus`: of the parent process; None if there is no such process.
+    `launcher_cpus`: the CPU mask of the launcher's process above (MPI, Slurm, Flux), `agent_cpus`: of the Python
+    process (torchrun's agent) above, `parent_cpus`: of the parent process; None if there is no such process.
     `group_cpus`: the online CPUs of this process's control group, which a CPU mask may restrict further.
     `machine`, `model`, `features`: as in cpus.Cpu. `bf16`: from cpus.bf16_of, which respects ONEDNN_MAX_CPU_ISA.
     `memory_policy`: from numa.current; "default" on a host with one NUMA node.

@@ -45,7 +45,7 @@ _AGENT = re.compile(r"torchrun|python[\d.]*|pt_main_thread")
 class CpuMasks:
     """`own`: this process's mask. `parent`: its parent's.
 
-    `launcher`: the mask of the nearest MPI or Slurm process above. `agent`: of the nearest Python process above.
+    `launcher`: the mask of the nearest process of _LAUNCHERS above. `agent`: of the nearest Python process above.
     None if there is no such process. `mems`: the NUMA nodes from which this process may take memory.
     """
 

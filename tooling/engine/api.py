@@ -54,7 +54,7 @@ def check(name: str | None) -> None:
 def for_cluster(name: str | None = None) -> Engine:
     """A running engine for clusters: the named one or, without a name, podman if it is the only one.
 
-    Raises UsageError with the commands for the user if the engine cannot be had.
+    Raises UsageError with the commands for the user if there is no such engine.
     """
     chosen = os.environ.get("DOCKER_HOST")
     if chosen and name != DOCKER and podman.answering(chosen):

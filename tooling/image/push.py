@@ -1,6 +1,6 @@
 """`./inv push`: pushes an image that was built from this commit, tested on this machine and inspected.
 
-A push never moves and never overwrites a tag. It writes image.lock.json last, after all checks.
+A push never moves a tag, except the tag PIN with --alias. It writes image.lock.json last, after all checks.
 """
 
 import hashlib
