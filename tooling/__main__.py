@@ -34,7 +34,10 @@ def main() -> None:
             sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(contract.INTERRUPTED_EXIT_CODE)
-    except BrokenPipeError:  # `./inv --list | head -1`
+    except (BrokenPipeError, SystemExit) as error:  # `./inv --list | head -1`
+        # rich exits with 1 while it handles the error, as in `./inv matrix | head -1`
+        if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
 

@@ -226,11 +226,12 @@ def test_the_real_program_reports_bad_usage_in_one_line(argv: list[str]) -> None
     assert "did you mean" in done.stderr
 
 
+@pytest.mark.parametrize("command", ["--list", "matrix"])  # printed by Python and by rich
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
-def test_a_closed_pipe_gives_no_traceback(unbuffered: str) -> None:
+def test_a_closed_pipe_gives_no_traceback(unbuffered: str, command: str) -> None:
     environ = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with subprocess.Popen(
-        [ROOT / "inv", "--list"], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [ROOT / "inv", command], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
