@@ -13,6 +13,7 @@ from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
 from tooling.cluster import compose, containers
 from tooling.cluster.compose import Mount
+from tooling.cluster.nodes import detect_lost_engine
 from tooling.engine import docker
 from tooling.engine.api import Engine
 from tooling.engine.client import connect
@@ -76,7 +77,7 @@ class Container:
     def run(self, command: Sequence[str], limit_seconds: float) -> subprocess.CompletedProcess[bytes]:
         """Run the command, with its output in pipes.
 
-        Raises subprocess.TimeoutExpired, and UsageError if the engine refuses to start the container.
+        Raises subprocess.TimeoutExpired, and UsageError if the image was removed or the engine refuses.
         """
         done = docker.run(
             self.image,
@@ -88,6 +89,8 @@ class Container:
             client=self.engine.client,
         )
         if done.returncode == REFUSED:
+            with detect_lost_engine(self.engine.endpoint):
+                docker.read_image_at(self.engine.endpoint, self.image)  # raises UsageError if it was removed
             why = reason(done.stderr.decode(errors="replace"))
             raise UsageError(f"bench: {self.engine.name} cannot start a container: {why}")
         return done

@@ -21,7 +21,7 @@ from tooling.basis.errors import EngineLostError, UsageError
 from tooling.basis.say import last_line
 from tooling.cluster.compose import complete, unescape
 from tooling.cluster.nodes import PROJECT_LABEL, SERVICE_LABEL, detect_lost_engine
-from tooling.engine import find, podman
+from tooling.engine import docker, find, podman
 from tooling.engine.client import connect
 
 STOP_SECONDS = 5
@@ -38,12 +38,17 @@ def start(document: Mapping[str, Any], file: Path, endpoint: str) -> list[str]:
     with _connected(endpoint) as client:
         info = client.info()
         services = {key: adapt(complete(service), info) for key, service in document["services"].items()}
-        for service in services.values():
-            _set_affinity(client, service)
-        file.write_text(yaml.render([{**document, "services": services}]), encoding="utf-8")
-        if podman.is_podman(info):
-            return _start(client, project, document["networks"]["cluster"], services)
-        _compose_up(project, file)
+        try:
+            for service in services.values():
+                _set_affinity(client, service)
+            file.write_text(yaml.render([{**document, "services": services}]), encoding="utf-8")
+            if podman.is_podman(info):
+                return _start(client, project, document["networks"]["cluster"], services)
+            _compose_up(project, file)
+        except (APIError, UsageError):
+            for image in {service["image"] for service in services.values()}:
+                docker.read_image_at(endpoint, image)  # raises UsageError if the image was removed meanwhile
+            raise
         return _containers(client, project)
 
 

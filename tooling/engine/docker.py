@@ -105,7 +105,10 @@ def read_image_at(endpoint: str, reference: str) -> LocalImage:
     """The image in the engine at `endpoint`. Raises UsageError if it is missing."""
     image = find_image_at(endpoint, reference)
     if image is None:
-        raise UsageError(f"image {reference} is not in the engine at {endpoint}: retry")
+        raise UsageError(
+            f"image {reference} is no longer in the engine at {endpoint}, expected until the command ends: it was "
+            "removed, or a build replaced it: run the same command again"
+        )
     return image
 
 

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from docker.errors import DockerException
+from invoke.exceptions import Exit
 
 from tooling.basis.errors import UsageError
-from tooling.bench import measure
+from tooling.bench import attention, collectives, launch, measure, output, scaling
+from tooling.bench.measure import Container
+from tooling.cluster import run as cluster
+from tooling.cluster.compose import ClusterSpec
+from tooling.cluster.run import Outcome
 from tooling.engine import docker
 from tooling.engine.api import PODMAN, Engine
 from tooling.engine.docker import LocalImage
+from tooling.image.build import Image
+from tooling.image.choice import Choice
 
 ENGINE = Engine("unix:///run/user/1000/podman/podman.sock", 2, PODMAN)
 
@@ -79,3 +89,56 @@ def test_cpus_that_the_engine_does_not_have_are_refused(text: str) -> None:
     assert measure.parse_cpus(None, engine) == (0, 1, 2, 3)
     with pytest.raises(UsageError, match=f"--cpus is '{text}', expected CPUs of 0-3, such as"):
         measure.parse_cpus(text, engine)
+
+
+def test_an_image_that_was_removed_before_the_start_is_named_with_the_fix(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refused = subprocess.CompletedProcess([], measure.REFUSED, b"", b"Error: sha256:1: image not known")
+    monkeypatch.setattr(docker, "run", lambda *_, **__: refused)
+    monkeypatch.setattr(Container, "user", lambda _container: [])
+    monkeypatch.setattr(docker, "find_image_at", lambda *_: None)
+    container = measure.container(ENGINE, "sha256:1")
+    with pytest.raises(
+        UsageError, match=r"^image sha256:1 is no longer in the engine .*: run the same command again$"
+    ):
+        container.run(["run", "a.py"], 1)
+    monkeypatch.setattr(docker, "find_image_at", Mock(side_effect=DockerException("refused")))
+    with pytest.raises(UsageError, match=r"^the engine at unix:.* does not answer"):
+        container.run(["run", "a.py"], 1)
+
+
+@pytest.mark.parametrize(
+    "bench",
+    [
+        lambda choice: launch.run(launch.Options(choice)),
+        lambda choice: attention.run(attention.Options(choice)),
+        lambda choice: collectives.collectives(collectives.Options(choice)),
+        lambda choice: scaling.run(scaling.Options(choice)),
+    ],
+    ids=["launch", "attention", "collectives", "scaling"],
+)
+def test_the_image_runs_by_its_id_because_a_build_moves_its_tag(
+    bench: Callable[[Choice], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+
+    def run_container(image: str, *_: object, **__: object) -> subprocess.CompletedProcess[bytes]:
+        ran.append(image)
+        return subprocess.CompletedProcess([], 1, b"", b"")
+
+    def run_cluster(spec: ClusterSpec, *_: object, **__: object) -> Outcome:
+        ran.append(spec.image)
+        return Outcome(1)
+
+    image = Image("cpu-train-stack:2.13", "sha256:1", 0, built=False, seconds=0.0)
+    monkeypatch.setattr(Choice, "ensure", lambda _choice: (Engine("ssh://other", 2), image))
+    monkeypatch.setattr(docker, "run", run_container)
+    monkeypatch.setattr(cluster, "run", run_cluster)
+    monkeypatch.setattr(cluster, "CLUSTERS", tmp_path)
+    monkeypatch.setattr(measure, "LOGS", tmp_path)
+    monkeypatch.setattr(output, "folder", lambda *_: tmp_path)
+    monkeypatch.setattr(Container, "user", lambda _container: [])
+    with pytest.raises(Exit, match=r"^bench failed"):
+        bench(Choice())
+    assert ran == ["sha256:1"]

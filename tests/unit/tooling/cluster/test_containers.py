@@ -6,14 +6,17 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from docker.errors import NotFound
 
 from entrypoints.machine.facts import Core
 from tooling.basis.errors import UsageError
 from tooling.cluster import compose, containers
 from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.containers import adapt
+from tooling.engine import docker, find
 
 DOCKER = {"CPUSet": True, "MemoryLimit": True, "CgroupVersion": "2", "SecurityOptions": ["name=seccomp"]}
 ROOTLESS_DOCKER = DOCKER | {"CPUSet": False, "SecurityOptions": ["name=seccomp", "name=rootless"]}
@@ -113,3 +116,28 @@ def test_docker_compose_reads_only_the_clusters_own_file(tmp_path: Path, monkeyp
     seen = Path("environ").read_text().splitlines()
     assert "DOCKER_CONFIG=its" in seen
     assert not any(line.startswith("COMPOSE_") for line in seen)
+
+
+@pytest.mark.parametrize("info", [DOCKER, PODMAN, ROOTLESS_PODMAN], ids=["Docker", "podman", "rootless podman"])
+def test_an_image_that_was_removed_before_the_start_is_named_with_the_fix(
+    info: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub = tmp_path / "docker"
+    stub.write_text("#!/bin/sh\necho 'Error response from daemon: No such image: sha256:1' >&2\nexit 1\n")
+    stub.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(find, "find", lambda: SimpleNamespace(engine=True))
+    refuse = Mock(side_effect=NotFound("404", explanation="No such image: sha256:1"))
+    client = SimpleNamespace(networks=Mock(), info=lambda: info, close=lambda: None, images=Mock(get=refuse))
+    client.api = SimpleNamespace(create_container=refuse, create_host_config=Mock(), create_endpoint_config=Mock())
+    monkeypatch.setattr(containers, "connect", lambda *_: client)
+    monkeypatch.setattr(docker, "connect", lambda *_: client)
+    spec = ClusterSpec("test", "sha256:1", nodes=2, command=("train",))
+    document = compose.document(spec, [Core((2,), (2,))], Path("/keys"))
+    with pytest.raises(
+        UsageError, match=r"^image sha256:1 is no longer in the engine .*: run the same command again$"
+    ):
+        containers.start(document, tmp_path / "its.yaml", "unix:///none")
+    monkeypatch.setattr(docker, "find_image_at", lambda *_: True)  # another reason
+    with pytest.raises(UsageError, match=r"No such image: sha256:1$"):
+        containers.start(document, tmp_path / "its.yaml", "unix:///none")
