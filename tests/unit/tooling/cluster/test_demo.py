@@ -11,10 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from invoke.exceptions import Exit
 
 from tooling.basis.errors import UsageError
-from tooling.cluster import demo, demo_answers, demo_chats, demo_data
+from tooling.cluster import demo, demo_answers, demo_chats, demo_data, pretrained
+from tooling.cluster import run as cluster
+from tooling.cluster.compose import ClusterSpec
+from tooling.cluster.run import Outcome
 from tooling.engine import api
+from tooling.engine.api import Engine
+from tooling.image.build import Image
 from tooling.image.choice import Choice
 from tooling.pins import parse
 
@@ -83,6 +89,39 @@ def test_bad_options_are_refused_before_an_engine_is_needed(
     monkeypatch.setattr(api, "ensure", lambda: pytest.fail("the engine was asked for"))
     with pytest.raises(UsageError, match=message):
         demo.demo(Choice(), nodes, 1, backend, launcher)
+
+
+@pytest.mark.parametrize(
+    ("task", "held_out", "first"),
+    [
+        (demo.CLASSIFICATION, [], "demo"),
+        (demo.SFT, [], "demo"),
+        (demo.SFT, [("a message", "{}")], "demo-answers"),
+    ],
+    ids=["classifier", "decoder", "answers"],
+)
+def test_the_image_runs_by_its_id_because_a_build_moves_its_tag(
+    task: str, held_out: list[demo_chats.Chat], first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[ClusterSpec] = []
+
+    def run(spec: ClusterSpec, *_: object) -> Outcome:
+        started.append(spec)
+        return Outcome(7)
+
+    image = Image("cpu-train-stack:2.13", "sha256:1", 0, built=False, seconds=0.0)
+    monkeypatch.setattr(Choice, "ensure", lambda _choice: (Engine("unix:///sock", 2), image))
+    monkeypatch.setattr(cluster, "run", run)
+    monkeypatch.setitem(demo.FOLDERS, task, tmp_path)
+    (tmp_path / "data").mkdir()
+    for model in ("minilm", "smollm2"):
+        monkeypatch.setattr(pretrained, model, lambda: tmp_path)
+    monkeypatch.setattr(demo_data, "write", lambda _folder: (Path("a.csv"), Path("b.csv")))
+    monkeypatch.setattr(demo_chats, "write", lambda _folder: (Path("a.jsonl"), held_out))
+    with pytest.raises(Exit) as failed:
+        demo.demo(Choice(), 2, 1, "ccl", "torchrun", task)
+    assert failed.value.code == 7
+    assert [(spec.name, spec.image) for spec in started] == [(first, "sha256:1")]
 
 
 @pytest.mark.parametrize(
