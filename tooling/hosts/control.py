@@ -19,7 +19,7 @@ from tooling.cluster.follow import copy_lines, lines
 from tooling.hosts import commands, container, record
 from tooling.hosts.container import State
 from tooling.hosts.record import Record
-from tooling.hosts.remote import COMMAND_SECONDS, Remote, connect, each
+from tooling.hosts.remote import Remote, connect, each
 
 _POLL_SECONDS = 0.2
 
@@ -146,9 +146,7 @@ def _save_output(job: Record, remotes: Sequence[Remote]) -> dict[str, State | No
         found = container.state(remote, name, timeout=0.0)
         if found and found.status != "gone":  # an earlier ./inv stop removed it and saved its output
             with _part(job, name).open("wb") as file:
-                file.writelines(
-                    lines(remote.name, remote.stream(commands.logs(name, follow=False), COMMAND_SECONDS))
-                )
+                file.writelines(lines(remote.name, remote.stream(commands.logs(name, follow=False))))
         return found
 
     names = [remote.name for remote in remotes]

@@ -122,17 +122,14 @@ class Remote:
             raise RemoteError(f"{failure}: {'timed out' if done.code == TIMED_OUT else done.last}")
         return done
 
-    def stream(
-        self, command: str, silence: float | None = None, lost: Callable[[], object] | None = None
-    ) -> Iterator[bytes]:
+    def stream(self, command: str, lost: Callable[[], object] | None = None) -> Iterator[bytes]:
         """The output of `command` while it runs.
 
-        Ends early if the connection breaks, or if the command prints nothing for `silence` seconds. Then calls
-        `lost`, which a job does not need: its keeper reports a lost host.
+        Ends early if the connection breaks. Then calls `lost`, which a job does not need: its keeper reports a
+        lost host.
         """
         try:
             channel = self.session(command)
-            channel.settimeout(silence)
             while chunk := channel.recv(1 << 16):
                 yield chunk
             broken = lost is not None and channel.recv_exit_status() == NO_STATUS

@@ -185,9 +185,7 @@ class _EndedHost(Remote):
     def __init__(self, name: str, *lines: str) -> None:
         self.name, self._lines = name, lines
 
-    def stream(
-        self, command: str, silence: float | None = None, lost: Callable[[], object] | None = None
-    ) -> Iterator[bytes]:
+    def stream(self, command: str, lost: Callable[[], object] | None = None) -> Iterator[bytes]:
         yield "".join(f"{line}\n" for line in self._lines).encode()
 
     def run(self, command: str, stdin: bytes = b"", limit: float = 60.0) -> Done:

@@ -28,9 +28,7 @@ class Host(Remote):
             raise RemoteError("docker inspect did not end within 60 s")
         return answer
 
-    def stream(
-        self, command: str, silence: float | None = None, lost: Callable[[], object] | None = None
-    ) -> Iterator[bytes]:
+    def stream(self, command: str, lost: Callable[[], object] | None = None) -> Iterator[bytes]:
         if command == commands.wait("one"):
             yield (self._waits.pop(0) if len(self._waits) > 1 else self._waits[0]).encode()
             return

@@ -47,9 +47,7 @@ class _Host(Remote):
     def __init__(self, name: str, hosts: Hosts) -> None:
         self.name, self._hosts = name, hosts
 
-    def stream(
-        self, command: str, silence: float | None = None, lost: Callable[[], object] | None = None
-    ) -> Iterator[bytes]:
+    def stream(self, command: str, lost: Callable[[], object] | None = None) -> Iterator[bytes]:
         yield b"1\n2\n"
         if lost and self.name in self._hosts.broken:
             lost()

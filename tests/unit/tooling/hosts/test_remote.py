@@ -14,7 +14,9 @@ import paramiko
 import pytest
 
 from entrypoints.launch.mpi.hostfile import Host
-from tooling.hosts import remote
+from tooling.hosts import commands, container, control, record, remote
+from tooling.hosts.container import State
+from tooling.hosts.record import Record
 from tooling.hosts.remote import Done, Remote, RemoteError
 
 # A command without a time limit would block the test.
@@ -62,8 +64,6 @@ class Server:
         return True
 
     def _run(self, channel: paramiko.Channel, command: bytes) -> None:
-        if b"silent" in command:  # it does not end either
-            return
         if b"print" in command:  # it does not wait for the end of its input
             time.sleep(1)  # for the answer to its request
         else:
@@ -130,8 +130,22 @@ def test_a_server_that_does_not_accept_a_command_times_out(host: Remote, monkeyp
         host.run("never", limit=20)
 
 
-def test_a_stream_ends_when_its_command_prints_nothing(host: Remote) -> None:
-    assert list(host.stream("silent", silence=0.3)) == []
+def test_stop_saves_the_output_that_follows_a_silence(
+    host: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = paramiko.Channel.settimeout
+    monkeypatch.setattr(  # a minute lasts 0.3 s
+        paramiko.Channel, "settimeout", lambda channel, seconds: limit(channel, seconds and seconds / 200)
+    )
+    monkeypatch.setattr(record, "JOBS", tmp_path / "jobs")
+    monkeypatch.setattr(control, "connect", lambda *_: ([host], []))
+    monkeypatch.setattr(container, "state", lambda *_, **__: State("running"))
+    monkeypatch.setattr(control, "remove_containers", lambda *_: None)
+    monkeypatch.setattr(commands, "logs", lambda *_, **__: "print")  # after a second
+    running = Record("one", (Host("there"),), ("box",), "torchrun", detached=True)
+    record.write(running)
+    control.stop(running)
+    assert record.log_of("one").read_text() == "there | said\n"
 
 
 @pytest.mark.parametrize(("command", "times"), [("print", 0), ("print and break", 1)])
