@@ -6,6 +6,7 @@ from rich.table import Table
 
 from tooling.basis.console import HtmlOption, JsonOption, console
 from tooling.basis.errors import UsageError
+from tooling.basis.say import say
 from tooling.cli.options import Task
 from tooling.cluster import compose, run
 from tooling.cluster import demo as cluster_demo
@@ -19,6 +20,8 @@ from tooling.hosts import watch as host_watch
 from tooling.hosts.job import Job
 from tooling.hosts.record import Record
 from tooling.image.choice import Choice
+
+_DEFAULT = "default: the running one, or the one that ended last"
 
 
 @Task
@@ -48,21 +51,23 @@ def down(name: Annotated[str | None, "the cluster's name; default: the only clus
 
 @Task
 def logs(
-    name: Annotated[str | None, "name of the cluster or job; default: the only one"] = None,
+    name: Annotated[str | None, f"name of the cluster or job; {_DEFAULT}"] = None,
     follow: Annotated[bool, "wait for more output"] = False,
 ) -> None:
     """Show the output of a cluster or a job, even after its end."""
-    if job := find(name) or (_ended() if name is None else None):
+    name = _ended_last() if name is None else name
+    if job := find(name):
         control.logs(job, follow)
     else:
-        cluster_up.logs(name, follow, record.names())
+        cluster_up.logs(name, follow)
 
 
 @Task
 def watch(
-    name: Annotated[str | None, "name of the cluster or job; default: the only one"] = None,
+    name: Annotated[str | None, f"name of the cluster or job; {_DEFAULT}"] = None,
 ) -> None:
     """Follow a job: progress, speed, losses, and what each rank waits for."""
+    name = _ended_last() if name is None else name
     if job := find(name):
         host_watch.watch(job)
     else:
@@ -127,11 +132,20 @@ def find(name: str | None) -> Record | None:
     return None if any(one.is_file() and one.stat().st_mtime > mine.stat().st_mtime for one in newer) else job
 
 
-def _ended() -> Record | None:
-    """The only recorded job; None if there is none, or if a cluster may be meant. Raises UsageError."""
-    names = record.names()
-    if not names or any(run.CLUSTERS.glob("*/compose.yaml")):
+def _ended_last() -> str | None:
+    """The name of the job or cluster that ended last; None if one is running, or none has ended."""
+    if find(None):
         return None
+    times = cluster_up.ended()
+    for name in record.names():
+        times[name] = max(times.get(name, 0.0), record.ended_at(name))
+    try:
+        if any(run.CLUSTERS.glob("*/compose.yaml")) and cluster_up.running():
+            return None
+    except UsageError:  # no engine answers
+        if not times:
+            raise
+    names = sorted(times, key=lambda name: times[name], reverse=True)
     if len(names) > 1:
-        raise UsageError(f"several jobs have ended ({', '.join(names)}): choose one with --name")
-    return record.read(names[0])
+        say(f"{names[0]} ended last; choose another one with --name: {', '.join(names[1:])}")
+    return names[0] if names else None

@@ -138,7 +138,7 @@ def run_with_restarts(run_once: Callable[[ClusterSpec], Outcome], spec: ClusterS
 
 def down(name: str | None) -> None:
     """Remove a cluster. Without a name: the only running cluster."""
-    chosen = _choose(name, _names())
+    chosen = _choose(name, running())
     run.take_down(chosen)
     say(f"cluster {chosen} is down")
 
@@ -154,22 +154,26 @@ def status(name: str | None) -> list[tuple[str, str, str]]:
     ]
 
 
-def logs(name: str | None, follow: bool, jobs: Sequence[str] = ()) -> None:
+def logs(name: str | None, follow: bool) -> None:
     """Print a cluster's output: from its containers while it runs, from its log file afterwards.
 
-    `jobs`: jobs on hosts, of which one may be meant instead of a cluster that has ended. Raises UsageError then.
+    Without a name: of the only running cluster.
     """
-    ended = _ended()
+    past = ended()
     try:
-        running = _names()
+        up_now = running()
     except UsageError as error:  # no engine answers
-        if not ended:
+        if not past:
             raise
         say(f"without running clusters: {error}")
-        running = []
-    several = ended and sorted([*ended, *jobs])
-    chosen = _choose(name, sorted({*running, *ended}) if name else running or several)
-    if chosen in running:
+        up_now = []
+    if name and name not in {*up_now, *past} and run.started_at(name):
+        raise UsageError(
+            f"cluster {name} has no log, expected one after its end: it did not start, or was not removed by "
+            "./inv: start it again with ./inv up"
+        )
+    chosen = _choose(name, sorted({*up_now, *past}) if name else up_now)
+    if chosen in up_now:
         for engine in api.running():
             copy(engine.endpoint, compose.PROJECT_PREFIX + chosen, sys.stdout.buffer, follow=follow)
         return
@@ -179,13 +183,13 @@ def logs(name: str | None, follow: bool, jobs: Sequence[str] = ()) -> None:
 
 def watch(name: str | None) -> None:
     """Follow a cluster's job by its records, also after its end. Raises Exit after Ctrl-C."""
-    running = _names()
-    chosen = _choose(name, sorted({*running, *_ended()}) if name else running or _ended())
+    up_now = running()
+    chosen = _choose(name, sorted({*up_now, *ended()}) if name else up_now)
     folder = run.output_of(chosen)
     if folder is None:
         raise UsageError(f"cluster {chosen} has no output folder to watch: start it with ./inv up")
     # The output folder may have the records of an earlier job.
-    since = run.started_at(chosen) if chosen in running else 0.0
+    since = run.started_at(chosen) if chosen in up_now else 0.0
 
     def runs() -> bool:
         return any(node.running for node in nodes.of_checkout(chosen))
@@ -214,14 +218,14 @@ def check_set(names: Sequence[str], environ: Mapping[str, str]) -> None:
         raise UsageError(f"--env {', '.join(missing)}: not set in your environment: set it, or use NAME=VALUE")
 
 
-def _names() -> list[str]:
+def running() -> list[str]:
     """The clusters that have containers."""
     return sorted({node.cluster for node in nodes.of_checkout()})
 
 
-def _ended() -> list[str]:
-    """The clusters that have a log file: they have ended, or ./inv up is writing their log."""
-    return sorted(log.parent.name for log in run.CLUSTERS.glob("*/log.txt"))
+def ended() -> dict[str, float]:
+    """The clusters that have a log file, with its time: they have ended, or ./inv up is writing their log."""
+    return {log.parent.name: log.stat().st_mtime for log in run.CLUSTERS.glob("*/log.txt")}
 
 
 def _choose(name: str | None, names: Sequence[str]) -> str:

@@ -76,6 +76,12 @@ def runs(job: Record) -> bool:
         return True
 
 
+def ended_at(name: str) -> float:
+    """When a job that has ended was last recorded or wrote output, in seconds since the epoch."""
+    files = (folder_of(name) / "job.json", log_of(name))
+    return max(file.stat().st_mtime for file in files if file.is_file())
+
+
 def names() -> list[str]:
     """The recorded jobs of this checkout."""
     return sorted(file.parent.name for file in JOBS.glob("*/job.json"))

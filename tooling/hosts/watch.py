@@ -14,7 +14,7 @@ from entrypoints import contract
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
 from tooling.hosts import commands
-from tooling.hosts.record import Record
+from tooling.hosts.record import Record, runs
 from tooling.hosts.remote import NO_STATUS, connect
 
 _KILLED = 137  # the exit code of a command in a container that ends
@@ -28,8 +28,11 @@ Size = tuple[int, int]  # columns, lines
 
 def watch(job: Record) -> None:
     """Show the job until it ends. Raises Exit with the exit code of the command."""
-    if job.ended:
-        raise UsageError(f"job {job.name} has ended with exit code {job.exit_code}: nothing to watch")
+    if not runs(job):
+        how = f" with exit code {job.exit_code}" if job.ended else ""
+        raise UsageError(
+            f"job {job.name} has ended{how}, expected a running job: ./inv logs --name {job.name} shows its output"
+        )
     size = _size if sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb" else None
     with ExitStack() as stack:
         remotes, failures = connect(job.hosts[:1], stack)

@@ -173,23 +173,14 @@ def ended(folder: Path, *names: str) -> None:
         (folder / name / "log.txt").write_text(f"the output of {name}\n")
 
 
-def test_logs_shows_the_only_cluster_and_otherwise_asks_for_a_name(
+def test_logs_shows_the_named_cluster(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(cluster, "CLUSTERS", tmp_path)
     monkeypatch.setattr(nodes, "of_checkout", lambda _name=None: [])
     with pytest.raises(UsageError, match="expected one cluster, found none: start one with"):
         up.logs(None, follow=False)
-    ended(tmp_path, "first")
-    up.logs(None, follow=False)
-    assert capsys.readouterr().out == "the output of first\n"
-    with pytest.raises(UsageError, match="expected one cluster, found first, on-hosts: choose one with --name"):
-        up.logs(None, follow=False, jobs=["on-hosts"])
-    up.logs("first", follow=False, jobs=["on-hosts"])
-    assert capsys.readouterr().out == "the output of first\n"
-    ended(tmp_path, "second")
-    with pytest.raises(UsageError, match="expected one cluster, found first, second: choose one with --name"):
-        up.logs(None, follow=False)
+    ended(tmp_path, "first", "second")
     up.logs("second", follow=False)
     assert capsys.readouterr().out == "the output of second\n"
     with pytest.raises(UsageError, match="no cluster is named 'third', found first, second"):
@@ -216,11 +207,10 @@ def test_the_log_of_an_ended_cluster_is_printed_without_an_engine(
     with pytest.raises(UsageError, match="Docker does not answer"):
         up.logs(None, follow=False)
     ended(tmp_path, "first")
-    for name in (None, "first"):
-        up.logs(name, follow=False)
-        printed = capsys.readouterr()
-        assert printed.out == "the output of first\n"
-        assert printed.err == "without running clusters: Docker does not answer\n"
+    up.logs("first", follow=False)
+    printed = capsys.readouterr()
+    assert printed.out == "the output of first\n"
+    assert printed.err == "without running clusters: Docker does not answer\n"
 
 
 def test_the_log_of_an_ended_cluster_is_printed_byte_by_byte(

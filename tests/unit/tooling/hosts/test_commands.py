@@ -22,6 +22,9 @@ from tooling.basis.identity import IDENTITY
 from tooling.cli import tasks_clusters
 from tooling.cluster import nodes
 from tooling.cluster import run as cluster
+from tooling.cluster import up as cluster_up
+from tooling.cluster.compose import ClusterSpec
+from tooling.cluster.nodes import Node
 from tooling.hosts import commands, keys, record
 from tooling.hosts.job import Place, placeholder
 from tooling.hosts.output import Output
@@ -122,26 +125,77 @@ def test_a_name_means_the_running_job_else_the_latest_record(
         assert tasks_clusters.find(None) == replace(left, detached=False)
 
 
-def test_logs_without_a_name_shows_the_only_job_after_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int, bool], None]:
+    """Records that a job or a cluster ended at a time. No cluster is running."""
     monkeypatch.setattr(record, "JOBS", tmp_path / "jobs")
     monkeypatch.setattr(cluster, "CLUSTERS", tmp_path / "clusters")
+    monkeypatch.setattr(nodes, "of_checkout", lambda _name=None: [])
+
+    def end(name: str, time: int, is_job: bool) -> None:
+        folder = record.folder_of(name) if is_job else cluster.folder_of(name)
+        folder.mkdir(parents=True)
+        if is_job:
+            record.write(replace(record.of(job(name=name), detached=False), exit_code=0))
+        else:
+            (folder / "compose.yaml").write_text("services: {}\n")
+        (folder / "log.txt").write_text(f"the output of {name}\n")
+        for file in folder.iterdir():
+            os.utime(file, (time, time))
+
+    return end
+
+
+def test_logs_without_a_name_shows_what_ended_last(
+    ended: Callable[[str, int, bool], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def shown() -> tuple[str, str]:
+        tasks_clusters.logs.function()
+        printed = capsys.readouterr()
+        return printed.out, printed.err
+
+    with pytest.raises(UsageError, match="expected one cluster, found none: start one with"):
+        shown()
+    ended("job-1", 100, True)
+    assert shown() == ("the output of job-1\n", "")
+    ended("cluster-1", 50, False)
+    assert shown() == (
+        "the output of job-1\n",
+        "job-1 ended last; choose another one with --name: cluster-1\n",
+    )
+    ended("cluster-2", 200, False)
+    said = "cluster-2 ended last; choose another one with --name: job-1, cluster-1\n"
+    assert shown() == ("the output of cluster-2\n", said)
+    (cluster.folder_of("cluster-3") / "compose.yaml").parent.mkdir()
+    (cluster.folder_of("cluster-3") / "compose.yaml").touch()  # it did not start
+    assert shown() == ("the output of cluster-2\n", said)
+    with pytest.raises(UsageError, match=r"^cluster cluster-3 has no log, expected one after its end: it did not"):
+        tasks_clusters.logs.function("cluster-3")
+    capsys.readouterr()
+    ended("job-2", 300, True)
     monkeypatch.setattr(nodes, "of_checkout", Mock(side_effect=UsageError("Docker does not answer")))
-    for name in ("one", "two"):
-        record.write(replace(record.of(job(name=name), detached=False), exit_code=0))
-        record.log_of(name).write_text(f"the output of {name}\n")
-        if name == "one":
-            tasks_clusters.logs.function()
-            assert capsys.readouterr().out == "the output of one\n"
-    with pytest.raises(UsageError, match=r"several jobs have ended \(one, two\): choose one with --name"):
-        tasks_clusters.logs.function()
-    tasks_clusters.logs.function("two")
-    assert capsys.readouterr().out == "the output of two\n"
-    (cluster.folder_of("three") / "compose.yaml").parent.mkdir(parents=True)
-    (cluster.folder_of("three") / "compose.yaml").touch()
-    with pytest.raises(UsageError, match="Docker does not answer"):  # a cluster may be meant
-        tasks_clusters.logs.function()
+    assert shown()[0] == "the output of job-2\n"
+    project = ClusterSpec("up-now", command=("true",)).project
+    monkeypatch.setattr(nodes, "of_checkout", lambda _name=None: [Node("node-0", project, running=True)])
+    printed = Mock()
+    monkeypatch.setattr(cluster_up, "logs", printed)
+    assert shown() == ("", "")
+    printed.assert_called_once_with(None, False)
+
+
+def test_watch_without_a_name_names_the_job_that_ended_last(
+    ended: Callable[[str, int, bool], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended("cluster-1", 100, False)
+    ended("job-1", 200, True)
+    with pytest.raises(
+        UsageError, match=r"^job job-1 has ended with exit code 0, expected a running job: \./inv logs"
+    ):
+        tasks_clusters.watch.function()
+    assert capsys.readouterr().err == "job-1 ended last; choose another one with --name: cluster-1\n"
+    ended("cluster-2", 300, False)
+    with pytest.raises(UsageError, match=r"^cluster cluster-2 has no output folder to watch"):
+        tasks_clusters.watch.function()
 
 
 @pytest.mark.parametrize(

@@ -109,8 +109,16 @@ def test_the_first_host_is_asked_and_its_exit_code_is_passed_on(
     assert raised.value.code == 2
     assert capfdbinary.readouterr().out == b"a line\n"
     assert host.started == [commands.watch(mine.containers[0], False)]
-    with pytest.raises(UsageError, match="exit code 0: nothing to watch"):
+
+
+def test_a_job_that_has_ended_cannot_be_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "JOBS", tmp_path)
+    mine = record.of(job(), detached=True)
+    fix = r", expected a running job: \./inv logs --name one shows its output$"
+    with pytest.raises(UsageError, match=f"^job one has ended with exit code 0{fix}"):
         watch.watch(replace(mine, exit_code=0))
+    with pytest.raises(UsageError, match=f"^job one has ended{fix}"):
+        watch.watch(replace(mine, detached=False))  # its ./inv launch was killed
 
 
 def test_a_broken_connection_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
