@@ -25,8 +25,9 @@ _AGENT_FILE = "TORCHELASTIC_ERROR_FILE"
 _AGENT_FOLDER = re.compile(r"(.+)/attempt_\d+/")
 # A flag or a key whose value is not recorded.
 _SECRET = re.compile(r"token$|secret|password|passwd|api_?key|credential", re.IGNORECASE)
-# Of an address: user name with password, host with path, and the query or fragment, which may be a signature.
-_ADDRESS = re.compile(r"(?<=://)([^\s/]*@)?([^\s?#'\"]*)([?#][^\s'\"]+)?")
+# Of an address: user name with password, and the query or fragment, which may be a signature.
+_USER = re.compile(r"(?<=://)[^\s/]*@")
+_QUERY = re.compile(r"([?#])[^\s'\"]+")
 # The fields of a plan that Start has too.
 _PLACE = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "launcher", "backend", "bf16")
 _HIDDEN = "<hidden>"
@@ -98,8 +99,5 @@ def without_secrets(command: Sequence[str]) -> list[str]:
 
 def without_credentials(text: str) -> str:
     """Text without the user name, the password and the query of the addresses in it."""
-
-    def hidden(found: re.Match[str]) -> str:
-        return f"{_HIDDEN + '@' if found[1] else ''}{found[2]}{found[3][0] + _HIDDEN if found[3] else ''}"
-
-    return _ADDRESS.sub(hidden, text)
+    before, scheme, after = _USER.sub(f"{_HIDDEN}@", text).partition("://")
+    return before + scheme + _QUERY.sub(rf"\1{_HIDDEN}", after)  # a path may contain spaces

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from entrypoints.cli.errors import UsageError, one_line
+from entrypoints.records.origin import without_credentials
 
 # Folders with copies. They are deleted when the process ends: rows are read each time they are needed.
 _COPIES: list[tempfile.TemporaryDirectory[str]] = []
@@ -24,14 +25,6 @@ def is_url(path: str) -> bool:
 def path_of(address: str) -> PurePosixPath:
     """The path of a file. The query of a signed address does not belong to it."""
     return PurePosixPath(urlsplit(address).path)
-
-
-def without_secrets(address: str) -> str:
-    """A path, or a URL without user name, password and query, which may be a signature."""
-    if not is_url(address):
-        return address
-    parts = urlsplit(address)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def shown(path: str | Path) -> str:
@@ -61,14 +54,14 @@ def copy(url: str, is_file: bool, choose: Callable[[Iterable[PurePosixPath]], li
             one.parent.mkdir()
         system.get(names, [str(one) for one in copies])
         addresses = [url] if is_file else map(system.unstrip_protocol, names)
-        _ADDRESSES.update(zip(copies, map(without_secrets, addresses)))
+        _ADDRESSES.update(zip(copies, map(without_credentials, addresses)))
     return copies
 
 
 @contextmanager
 def _readable(url: str) -> Iterator[None]:
     """Turn every error of fsspec and its packages into UsageError, without secrets of addresses in its text."""
-    shown = without_secrets(url)
+    shown = without_credentials(url)
     try:
         yield
     except UsageError:

@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 from typing import Any, Callable, TypeVar
 
 from entrypoints.cli.errors import UsageError
+from entrypoints.records.origin import without_credentials
 from entrypoints.train.data import files, remote
 
 # Items of a batch.
@@ -156,9 +157,7 @@ def read(path: str) -> Table:
     found = [files.check(one) for one in paths]
     rows = sum(file.rows for file in found)
     if not any(file.rows and file.names for file in found):
-        raise UsageError(
-            f"data file '{remote.without_secrets(path)}' is empty: no rows found, expected at least one"
-        )
+        raise UsageError(f"data file '{without_credentials(path)}' is empty: no rows found, expected at least one")
     with_rows = [file for file in found if file.rows]
     for file in with_rows:
         missing = set(with_rows[0].names) ^ set(file.names)
@@ -188,7 +187,7 @@ def find(path: str) -> list[Path]:
     if remote.is_url(path):
         is_pattern = "*" in path
         is_file = not is_pattern and remote.path_of(path).suffix.lower() in files.SUFFIXES
-        return remote.copy(path, is_file, partial(_chosen, remote.without_secrets(path), not is_pattern))
+        return remote.copy(path, is_file, partial(_chosen, without_credentials(path), not is_pattern))
     with files.readable(path):
         named = Path(path)
         if named.is_dir():

@@ -33,6 +33,20 @@ def test_secrets_are_not_recorded(command: str, shown: str) -> None:
     assert " ".join(origin.without_secrets(command.split())) == shown
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://me:a@b@host/my rows.csv?sig=abc", "https://<hidden>@host/my rows.csv?<hidden>"),
+        ("cannot read 'https://me@host/x.csv#abc'", "cannot read 'https://<hidden>@host/x.csv#<hidden>'"),
+        ("s3://bucket/rows/*.csv", "s3://bucket/rows/*.csv"),
+        ("rows/part-?.csv", "rows/part-?.csv"),
+    ],
+    ids=["space", "quotes", "no secret", "no address"],
+)
+def test_addresses_are_shown_without_secrets(text: str, shown: str) -> None:
+    assert origin.without_credentials(text) == shown
+
+
 def test_a_rank_knows_its_plan_and_the_first_one_of_a_node_its_topology(monkeypatch: pytest.MonkeyPatch) -> None:
     host = topology.read()
     for local_rank in (0, 1):

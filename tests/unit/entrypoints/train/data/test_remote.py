@@ -46,9 +46,8 @@ def test_the_query_of_a_signed_address_does_not_belong_to_the_name_of_its_file()
 
 
 def test_messages_leave_out_the_secrets_of_an_address(bucket: str) -> None:
-    assert remote.without_secrets("s3://bucket/rows/*.csv") == "s3://bucket/rows/*.csv"
     for address in ("http://me:secret@127.0.0.1:9/x.csv?Signature=secret", f"{bucket}/x.csv?Signature=secret"):
-        with pytest.raises(UsageError, match=r"/x\.csv' cannot be read") as caught:
+        with pytest.raises(UsageError, match=r"/x\.csv\?<hidden>' cannot be read") as caught:
             tables.read(address)
         assert "secret" not in str(caught.value)
 
