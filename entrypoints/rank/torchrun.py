@@ -35,7 +35,7 @@ def start() -> None:
 
 
 def _words(file: str) -> list[str]:
-    """The words of a file of /proc. None for a process outside the container, or of another user."""
+    """The words of a file of /proc; empty for a process outside the container, or of another user."""
     try:
         return (Path("/proc") / file).read_bytes().decode("utf-8", "surrogateescape").split("\0")[:-1]
     except OSError:
