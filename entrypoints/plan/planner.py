@@ -155,7 +155,7 @@ def _memory_policy(share: Share, topology: Topology, notes: Notes) -> MemoryPoli
         )
     elif topology.memory_policy != "default":
         notes.reasons.append(f"the memory policy {topology.memory_policy!r} is set already (numactl) and is kept")
-    elif share.shares_cores or not nodes:
+    elif (share.shares_cores and len(nodes) > 1) or not nodes:
         notes.reasons.append("no memory policy: the threads move between NUMA nodes, so no node is the nearest")
     elif len(nodes) == 1:
         notes.reasons.append(

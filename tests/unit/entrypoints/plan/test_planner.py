@@ -110,6 +110,14 @@ def test_ranks_that_are_bound_to_the_same_socket_share_its_cores(launcher: str, 
     assert "OMP_NUM_THREADS=4: at least 2 ranks share these cores" in made.reasons
 
 
+def test_ranks_that_share_the_cores_of_a_numa_node_prefer_its_memory() -> None:
+    made = make(place(2, 4, "Open MPI"), on_two_nodes()[2:], nodes=TWO_NODES, launcher_cpus=frozenset(range(4)))
+    assert made.omp_num_threads == 1
+    assert made.memory_policy == MemoryPolicy("preferred", (1,))
+    spread = make(place(2, 6, "Open MPI"), on_two_nodes(), nodes=TWO_NODES, launcher_cpus=frozenset(range(8)))
+    assert spread.memory_policy == MemoryPolicy()
+
+
 def test_the_parts_of_a_node_that_others_chose_are_no_warning() -> None:
     """Slurm's -c, and shells that are bound to a socket each and start half of the ranks."""
     made = make(place(1, 4, "Slurm"), cores(2), launcher_cpus=frozenset(range(64)))
