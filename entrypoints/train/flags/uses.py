@@ -35,7 +35,7 @@ _WITH = {
     **dict.fromkeys(("predict_with_generate", "max_eval_samples"), "do_eval"),
     "max_train_samples": "do_train",
 }
-# Data turn do_eval and do_train on.
+# Data turn do_eval and do_train on, unless one of both is given.
 _TURNED_ON_BY = {"do_eval": "validation_file", "do_train": "train_file"}
 # The flags of a new adapter.
 _OF_ADAPTERS = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
@@ -57,7 +57,7 @@ def check(parsed: Parsed, task: str, is_adapter: bool = False) -> None:
         if name in given and task not in tasks
     ]
     found += [
-        f"--{name} has no effect without --{other}: add --{_TURNED_ON_BY.get(other, other)} or remove --{name}"
+        f"--{name} has no effect without --{other}: add --{_missing(other, values)} or remove --{name}"
         for name, other in _WITH.items()
         if name in given and task in _OF_TASKS.get(name, TASKS) and not values.get(other)
     ]
@@ -70,6 +70,12 @@ def check(parsed: Parsed, task: str, is_adapter: bool = False) -> None:
         found += [f"--{name} is for a new adapter: {remedy}" for name in _OF_ADAPTERS if name in given]
     if found:
         raise UsageError("; ".join(found))
+
+
+def _missing(flag: str, values: dict[str, Any]) -> str:
+    """What to add for the effect of `flag`: its data if there are none."""
+    data = _TURNED_ON_BY.get(flag, flag)
+    return flag if values.get(data) or values["dataset_name"] else data
 
 
 def _is_set(name: str, value: Any) -> bool:

@@ -59,6 +59,8 @@ def parsed(*argv: str, **flags: Any) -> Parsed:
             {"max_eval_samples": 9},
             "--max_eval_samples has no effect without --do_eval: add --validation_file or",
         ),
+        ("fill-mask", {"max_eval_samples": 9, "validation_file": "a.txt"}, "without --do_eval: add --do_eval or"),
+        ("fill-mask", {"max_train_samples": 9, "dataset_name": "a"}, "without --do_train: add --do_train or"),
         ("fill-mask", {"dataset_config_name": "a"}, "--dataset_config_name has no effect without --dataset_name"),
     ],
 )
