@@ -10,7 +10,7 @@ import sys
 from entrypoints import contract
 from entrypoints.cli import account
 from entrypoints.cli.errors import UsageError
-from entrypoints.cli.say import say
+from entrypoints.cli.say import lost_output, say
 from entrypoints.rank.exit import report_usage_error
 
 HELP = """\
@@ -95,11 +95,13 @@ def _exec(command: str, argv: list[str]) -> int:
 
 if __name__ == "__main__":
     try:
-        code = main(sys.argv[1:])
-        sys.stdout.flush()  # here, because a closed pipe cannot be caught when the interpreter exits
-    except BrokenPipeError:  # `entrypoint plan | head -1`
+        try:
+            code = main(sys.argv[1:])
+        finally:  # flush here, because an error cannot be caught when the interpreter exits
+            sys.stdout.flush()
+    except OSError as error:
+        code = lost_output(error)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         code = contract.INTERRUPTED_EXIT_CODE
     sys.exit(code)

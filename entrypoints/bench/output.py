@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from entrypoints import contract
+from entrypoints.cli.say import show
 from entrypoints.machine import cpus
 from entrypoints.machine.files import write_atomic
 
@@ -19,7 +20,7 @@ def publish(document: Mapping[str, Any], file: Path | None, table: str | None = 
     """Write the document to `file`, atomically. Without a file, print `table`, or the document."""
     text = json.dumps(document, indent=2)
     if file is None:
-        print(table or text, flush=True)
+        show(table or text)
     else:
         write_atomic(file, text + "\n")
 

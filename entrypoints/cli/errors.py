@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+
+# The error numbers of a full disk: without space, or without space for this user.
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+
 
 def one_line(error: BaseException) -> str:
     """The message of an error in one line; its type if it has no message."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError, one_line
 from entrypoints.cli.options import integer, option, parse_options, positive_integer, positive_number
-from entrypoints.cli.say import say
+from entrypoints.cli.say import lost_output, say
 from entrypoints.group.banner import Announce
 from entrypoints.machine import cpus
 from entrypoints.placement.detect import DistributedEnvironment
@@ -79,8 +78,8 @@ class Generate:
                 if several and not self.as_json:
                     print(f"> {prompt}", flush=True)
                 self._answer(model, tokenizer, prompt)
-        except BrokenPipeError:  # `generate MODEL < prompts | head -1`
-            return 128 + signal.SIGPIPE
+        except OSError as error:  # `generate MODEL < prompts | head -1`
+            return lost_output(error)
         return 0
 
     def _answer(self, model: Any, tokenizer: Any, prompt: str) -> None:

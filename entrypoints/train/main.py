@@ -13,6 +13,7 @@ from entrypoints import contract
 from entrypoints.cli import packages
 from entrypoints.cli.errors import UsageError
 from entrypoints.cli.options import default_backend
+from entrypoints.cli.say import show
 from entrypoints.group.banner import Announce
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.train.flags import help as help_text
@@ -50,12 +51,12 @@ def prepare(argv: list[str]) -> Prepared:
     """Parse and check the flags. Raises UsageError. Prints and exits with 0 for --help and --print-config."""
     check_release(packages.versions(["transformers"]).get("transformers"))
     if "--help" in argv or "-h" in argv:
-        print(help_text.render(everything="all" in argv))
+        show(help_text.render(everything="all" in argv))
         raise SystemExit(0)
     if PRINT_CONFIG in argv:
         parsed = parse([word for word in argv if word != PRINT_CONFIG], check=False)
         if os.environ.get("RANK", "0") == "0":
-            print(help_text.config(parsed), flush=True)
+            show(help_text.config(parsed))
             console.notes(parsed.cleaned.notes)
         raise SystemExit(0)
     quantization.silence()  # before transformers, which imports bitsandbytes, is imported to parse the flags

@@ -3,11 +3,12 @@
 import errno
 from pathlib import Path
 
+from entrypoints.cli.errors import FULL_DISK
+
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ROOT / "images"
 COMPOSE = ROOT / "compose"
 CACHE = ROOT / ".cache"
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _UNUSABLE = (errno.ENOTDIR, errno.ENAMETOOLONG)
 
@@ -19,7 +20,7 @@ def shown(path: Path) -> Path:
 
 def explain_error(error: OSError) -> str | None:
     """One line for the error of a full disk, or of a path that this user cannot use. None for other errors."""
-    if error.errno in _FULL:
+    if error.errno in FULL_DISK:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}: free some space, and run the same command again"
     if error.errno not in (*_DENIED, *_UNUSABLE) or not isinstance(error.filename, str | Path):

@@ -84,6 +84,19 @@ def test_a_reader_that_closes_the_pipe_early_gets_no_traceback() -> None:
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
 
 
+@pytest.mark.parametrize("argv", [["--help"], ["plan"], ["plan", "--help"]], ids=" ".join)
+def test_a_full_disk_is_one_line(argv: list[str]) -> None:
+    command, environ = [sys.executable, "-m", "entrypoints", *argv], {"PATH": os.environ["PATH"]}
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            command, env=environ, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, check=False, timeout=60
+        )
+    line = (
+        b"error: cannot write the result (No space left on device): free some space, and run the command again\n"
+    )
+    assert (done.returncode, done.stderr) == (2, line)
+
+
 def test_ctrl_c_prints_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(argv: list[str]) -> int:
         raise KeyboardInterrupt

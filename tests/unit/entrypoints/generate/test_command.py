@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import sys
 from types import SimpleNamespace
@@ -81,8 +82,22 @@ def test_a_line_that_is_not_utf_8_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 class Unread(Generate):
     def _answer(self, *_: object) -> NoReturn:
-        raise BrokenPipeError
+        raise OSError(int(self.model), "")
 
 
-def test_a_pipe_that_closes_first_is_no_error() -> None:
-    assert Unread("model", ("hello",))._answer_all(None, None) == 141
+@pytest.mark.parametrize(
+    ("number", "code", "printed"),
+    [(errno.EPIPE, 141, ""), (errno.ENOSPC, 2, "No space left"), (errno.EDQUOT, 2, "Disk quota exceeded")],
+)
+def test_a_pipe_that_closes_first_is_no_error_and_a_full_disk_is_one_line(
+    number: int, code: int, printed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert Unread(str(number), ("hello",))._answer_all(None, None) == code
+    err = capsys.readouterr().err
+    assert printed in err
+    assert len(err.splitlines()) == bool(printed)
+
+
+def test_another_error_of_a_file_keeps_its_traceback() -> None:
+    with pytest.raises(OSError, match=str(errno.EIO)):
+        Unread(str(errno.EIO), ("hello",))._answer_all(None, None)
