@@ -127,8 +127,11 @@ def replaced(original: Callable[..., Any], choice: Choice) -> Callable[..., Any]
         )
         rule = (draw_rule(dropout_p) if dropout_p else NO_DROPOUT) if is_supported else None
         if rule is None:
-            others.update({"enable_gqa": True} if enable_gqa else {})  # an older torch does not have it
-            return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **others)
+            if scale is not None:  # since torch 2.1
+                others["scale"] = scale
+            if enable_gqa:  # since torch 2.5
+                others["enable_gqa"] = True
+            return original(query, key, value, attn_mask, dropout_p, is_causal, **others)
         factor = query.shape[-1] ** -0.5 if scale is None else scale
         with torch.autocast("cpu", enabled=False):
             query, key, value = (tensor.to(dtype) for tensor in (query, key, value))
