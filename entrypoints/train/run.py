@@ -113,8 +113,8 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
         )
         with checkpoints.full_disk_reported(output, "the merged model", then=then):
             merged = adapters.save_merged(trainer.model, setup.loaded.tokenizer, output)
-        folder.share_weights(merged)
-        result.write(output, {**document, "merged": str(merged)})
+            folder.share_weights(merged)
+            result.write(output, {**document, "merged": str(merged)})
     say(f"done: {result.summary(document)}; {path}")
     return code
 

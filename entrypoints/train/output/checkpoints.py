@@ -8,18 +8,18 @@ lets transformers write to a staging folder, flushes the files to the disk, and 
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import re
 import shutil
 import struct
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from entrypoints.cli.errors import UsageError, one_line
+from entrypoints.cli.errors import FULL_DISK, UsageError, one_line
 from entrypoints.train.model import adapters
 
 _NAME = re.compile(r"checkpoint-(\d+)")
@@ -29,7 +29,7 @@ _LABELS = ("id2label",)
 # In the output folder: a rename works only within one file system.
 _STAGING = ".unfinished"
 _REPLACED = ".replaced"
-# With less free space than this, a failed checkpoint is reported as a full disk. Libraries report various errors.
+# A failed checkpoint is reported as a full disk if this much cannot be written. Libraries report various errors.
 _FULL_BYTES = 1 << 20
 
 
@@ -142,15 +142,16 @@ def publish(output: Path, name: str) -> None:
     """Move the finished checkpoint `name` from the staging folder to the output folder.
 
     After this, the checkpoint survives a power failure. An existing checkpoint of this name is deleted last,
-    because no other checkpoint may exist.
+    because no other checkpoint may exist. Raises full_disk_error: some file systems report a full disk only now.
     """
     written, final = staging_folder(output) / name, output / name
-    for path in [*written.rglob("*"), written]:
-        _flush(path)
-    if final.exists():  # saved before, by an evaluation at the same step or before a restart
-        final.rename(staging_folder(output) / f"{name}{_REPLACED}")
-    written.rename(final)
-    _flush(output)
+    with full_disk_reported(output, f"the checkpoint of step {step_of(final)}"):
+        for path in [*written.rglob("*"), written]:
+            _flush(path)
+        if final.exists():  # saved before, by an evaluation at the same step or before a restart
+            final.rename(staging_folder(output) / f"{name}{_REPLACED}")
+        written.rename(final)
+        _flush(output)
     clear_staging(output)
 
 
@@ -188,13 +189,10 @@ def full_disk_error(output: Path, what: str, error: Exception, then: str | None 
     `what`: what was to be written. `then`: what to do with free space; by default, to resume from the last
     checkpoint. Deletes the staging folder and what is incomplete.
     """
-    try:
-        free = shutil.disk_usage(output).free
-    except OSError:
-        return None
+    is_full = _is_full(output) or any(os.strerror(number) in str(error) for number in FULL_DISK)
     clear_staging(output)
     shutil.rmtree(output / adapters.UNFINISHED, ignore_errors=True)
-    if free >= _FULL_BYTES and os.strerror(errno.ENOSPC) not in str(error):
+    if not is_full:
         return None
     for path in output.glob("*.safetensors"):
         if not _is_complete_safetensors(path):
@@ -206,6 +204,18 @@ def full_disk_error(output: Path, what: str, error: Exception, then: str | None 
         f"rank 0 on {os.uname().nodename}: --output_dir '{output}' is full, expected space for {what} "
         f"({one_line(error)}): free some space{f', then {then}' if then else ''}"
     )
+
+
+def _is_full(folder: Path) -> bool:
+    """Whether _FULL_BYTES cannot be written. The free space of a disk does not show a quota."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(_FULL_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.errno in FULL_DISK
+    return False
 
 
 def _is_complete_safetensors(path: Path) -> bool:

@@ -3,7 +3,9 @@ deleted."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import signal
 import struct
 import subprocess
@@ -189,17 +191,39 @@ def test_the_checkpoint_that_was_just_written_is_kept_although_it_has_no_optimiz
     assert names(tmp_path) == ["checkpoint-10", "checkpoint-20"]
 
 
+def over_quota(_descriptor: int) -> None:
+    raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+
 def test_the_error_of_a_full_disk_names_the_rank_its_node_and_the_checkpoint_to_resume_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     complete(tmp_path, 10)
     incomplete(checkpoints.staging_folder(tmp_path), 20)
-    monkeypatch.setattr(checkpoints, "_FULL_BYTES", 1 << 62)
+    monkeypatch.setattr(os, "fsync", over_quota)
     error = checkpoints.full_disk_error(tmp_path, "step 20", RuntimeError("write failed"))
     assert isinstance(error, UsageError)
     for text in ("rank 0 on ", "is full", "step 20 (write failed)", "resume from checkpoint-10"):
         assert text in str(error)
     assert names(tmp_path) == ["checkpoint-10"]
+
+
+def test_a_quota_that_is_exceeded_when_a_checkpoint_is_flushed_is_reported_as_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on NFS. The checkpoint of this name that exists is kept."""
+    complete(tmp_path, 10)
+    complete(checkpoints.staging_folder(tmp_path), 10)
+    monkeypatch.setattr(os, "fsync", over_quota)
+    with pytest.raises(UsageError, match=r"is full, expected space for the checkpoint of step 10 \(.*quota"):
+        checkpoints.publish(tmp_path, "checkpoint-10")
+    assert names(tmp_path) == ["checkpoint-10"]
+    assert checkpoints.last_complete(tmp_path)[0] == tmp_path / "checkpoint-10"
+
+
+def test_a_librarys_text_about_a_quota_is_reported_as_a_full_disk(tmp_path: Path) -> None:
+    error = RuntimeError("I/O error: Disk quota exceeded (os error 122)")
+    assert checkpoints.full_disk_error(tmp_path, "step 20", error) is not None
 
 
 def test_another_failure_is_not_reported_as_a_full_disk(tmp_path: Path) -> None:
