@@ -132,6 +132,8 @@ def alone(image: str, folder: Path, two: str, sharded: None) -> dict[str, dict[s
         "eval_strategy": "no",
         "eval_on_start": True,
     }
+    texts = {"train_file": "/work/text.txt", "validation_file": "/work/text.txt"}
+    hidden = {**encoder, **texts, "task": "fill-mask", "num_train_epochs": 8}
     runs: dict[str, dict[str, object]] = {
         "one": {**chat, **SFT, "per_device_train_batch_size": 8},
         "reloaded": {"model_name_or_path": "/work/two", **validation},
@@ -149,13 +151,8 @@ def alone(image: str, folder: Path, two: str, sharded: None) -> dict[str, dict[s
         "full": {**saving, "save_steps": 2},
         "resumed": {**saving, "save_steps": 2, "resume_from_checkpoint": "/work/full/checkpoint-4"},
         "unlike": {**unlike, "use_peft": False, "resume_from_checkpoint": "/work/full/checkpoint-4"},
-        "guessed": {
-            **encoder,
-            "train_file": "/work/text.txt",
-            "validation_file": "/work/text.txt",
-            "task": "fill-mask",
-            "num_train_epochs": 8,
-        },
+        "guessed": {**hidden, "save_strategy": "steps", "save_steps": 7, "save_total_limit": 3},
+        "guessed-again": {**hidden, "resume_from_checkpoint": "/work/guessed/checkpoint-7"},
         "tagged": {**encoder, "train_file": "/work/tags.jsonl", "validation_file": "/work/tags.jsonl"},
         "adapted": {**HEAD, "use_peft": True},
         **{name: {**chat, **changes} for name, (changes, _) in BAD.items()},
@@ -268,6 +265,7 @@ def test_hidden_words_are_guessed_and_words_are_tagged(alone: dict[str, dict[str
     guessed, tags = result(folder, "guessed", alone), result(folder, "tagged", alone)
     assert (guessed["task"], guessed["metric_name"]) == ("fill-mask", "perplexity")
     assert guessed["metric_after"] < 0.7 * guessed["metric_before"]
+    assert guessed["losses"][7:] == result(folder, "guessed-again", alone)["losses"][7:]
     assert (tags["task"], tags["metric_name"], tags["labels"]) == (
         "token-classification",
         "f1",

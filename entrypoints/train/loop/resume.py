@@ -1,4 +1,7 @@
-"""What a resumed run does not take from its checkpoint: intervals, the path of the best checkpoint, the epochs."""
+"""What a resumed run does not take from its checkpoint: intervals, the path of the best checkpoint, the epochs.
+
+And the random parts of its rows, which are those of the uninterrupted run.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,20 @@ class BestCheckpoint(TrainerCallback):
 
     def on_train_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         state.best_model_checkpoint = self._path
+
+
+class BeginEpochs(TrainerCallback):
+    """Call `begin_epoch(seed, epoch)` of the training data, if it has this method: its rows have random parts.
+
+    Not with workers that outlive an epoch: they would not learn of the next one.
+    """
+
+    def __init__(self, rows: Any) -> None:
+        self._begin = getattr(rows, "begin_epoch", None)
+
+    def on_epoch_begin(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
+        if self._begin is not None and not args.dataloader_persistent_workers:
+            self._begin(args.seed, int(state.epoch or 0))
 
 
 def best_checkpoint(state: TrainerState, output: Path) -> str | None:

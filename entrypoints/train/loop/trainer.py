@@ -74,6 +74,7 @@ class CpuTrainer(Trainer):
         for callback in (
             DropoutPerRank(),
             resume.IntervalsOfFlags(),
+            resume.BeginEpochs(self.train_dataset),
             self.losses,
             Progress(self.speed, self.args.world_size),
             *([StepRecorder(self.clock)] if records else []),

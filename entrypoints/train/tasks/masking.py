@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,12 +53,20 @@ class Masker:
 
 
 class Texts(torch.utils.data.Dataset):
-    """Rows of tokens, masked on access. `fixed`: mask the same tokens in every evaluation and on every rank."""
+    """Rows of tokens, masked on access. `fixed`: mask the same tokens in every evaluation and on every rank.
+
+    For training, the masks of a row depend on the seed and the epoch, but on neither its rank nor what was read
+    before: a resumed run has the masks of the uninterrupted one. Until `begin_epoch`, they are random.
+    """
 
     def __init__(self, rows: TokenRows, mask_tokens: Masker, fixed: bool) -> None:
         self._rows = rows
         self._mask_tokens = mask_tokens
         self._fixed = fixed
+        self._epoch = ""
+
+    def begin_epoch(self, seed: int, epoch: int) -> None:
+        self._epoch = f"{seed} {epoch}"
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -66,9 +75,15 @@ class Texts(torch.utils.data.Dataset):
         return self._rows.lengths
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        return self._mask_tokens(
-            self._rows[index][0], torch.Generator().manual_seed(index) if self._fixed else None
-        )
+        return self._mask_tokens(self._rows[index][0], self._generator(index))
+
+    def _generator(self, index: int) -> torch.Generator | None:
+        if self._fixed:
+            return torch.Generator().manual_seed(index)
+        if not self._epoch:
+            return None
+        digest = hashlib.sha256(f"{self._epoch} {index}".encode()).digest()
+        return torch.Generator().manual_seed(int.from_bytes(digest[:4], "big"))  # all bits that torch uses
 
 
 def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
