@@ -44,7 +44,7 @@ def is_better_if_greater(metric: str) -> bool:
 
 def check_metric(name: str | None, metrics: Collection[str]) -> None:
     """Raise UsageError if --metric_for_best_model is not among the names of an evaluation's metrics."""
-    known = sorted(metric.removeprefix("eval_") for metric in metrics)
+    known = sorted(metric[len("eval_") :] for metric in metrics if metric.startswith("eval_"))
     if name and name.removeprefix("eval_") not in known:
         raise UsageError(f"--metric_for_best_model '{name}' is unknown, expected one of: {', '.join(known)}")
 
