@@ -118,8 +118,10 @@ def _value(node: Any, yaml: Any) -> Any:
         return [_value(item, yaml) for item in node.value]
     if node.tag.endswith((":bool", ":float", ":null")):
         return yaml.SafeLoader("").construct_object(node)
-    if node.style is None:
-        with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError):
+        if node.tag.endswith(":int"):
+            return int(node.value, 0)  # 1_000, 0x10. 010 stays text
+        if node.style is None:
             return json.loads(node.value)
     return node.value
 
