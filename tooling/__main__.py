@@ -6,6 +6,7 @@ import sys
 
 import tasks
 from entrypoints import contract
+from tooling.basis.paths import explain_error
 from tooling.cli.parser import TaskProgram
 
 
@@ -38,8 +39,19 @@ def main() -> None:
         # rich exits with 1 while it handles the error, as in `./inv matrix | head -1`
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         sys.exit(128 + signal.SIGPIPE)
+    except OSError as error:  # of the flush: TaskProgram explains the errors of tasks
+        if (line := explain_error(error)) is None:
+            raise
+        _discard_output()
+        print(line, file=sys.stderr)
+        sys.exit(contract.USAGE_EXIT_CODE)
+
+
+def _discard_output() -> None:
+    """Discard what stdout still buffers: the interpreter would try to write it again when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 main()

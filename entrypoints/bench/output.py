@@ -11,18 +11,28 @@ from typing import Any
 import torch
 
 from entrypoints import contract
+from entrypoints.cli.errors import UsageError
 from entrypoints.cli.say import show
 from entrypoints.machine import cpus
 from entrypoints.machine.files import write_atomic
 
 
 def publish(document: Mapping[str, Any], file: Path | None, table: str | None = None) -> None:
-    """Write the document to `file`, atomically. Without a file, print `table`, or the document."""
+    """Write the document to `file`, atomically. Without a file, print `table`, or the document.
+
+    Raises UsageError if the file cannot be written, after printing the document.
+    """
     text = json.dumps(document, indent=2)
     if file is None:
         show(table or text)
     else:
-        write_atomic(file, text + "\n")
+        try:
+            write_atomic(file, text + "\n")
+        except OSError as error:
+            show(text)  # what took minutes to measure
+            raise UsageError(
+                f"cannot write '{file}' ({error.strerror}): use the document on standard output, which is the same"
+            ) from error
 
 
 def facts() -> dict[str, Any]:

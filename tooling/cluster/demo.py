@@ -72,7 +72,8 @@ def demo(
     world_size = node_count * ranks_per_node
     batch_size = SFT_BATCH_SIZE if task == SFT else BATCH_SIZE
     if world_size < 1 or batch_size % world_size:
-        raise UsageError(f"{world_size} ranks cannot share a batch of {batch_size}: use 1, 2, 4 or 8 ranks")
+        possible = ", ".join(str(number) for number in range(1, batch_size + 1) if batch_size % number == 0)
+        raise UsageError(f"{world_size} ranks cannot share a batch of {batch_size}: use one of {possible} ranks")
     check_all(  # before the image is built
         [
             partial(check_launcher, launcher),

@@ -236,6 +236,6 @@ def _choose(name: str | None, names: Sequence[str]) -> str:
     if name is not None:
         raise UsageError(f"no cluster is named {name!r}, found {found}: ./inv status lists the running clusters")
     if len(names) != 1:
-        fix = "choose one with --name" if names else "start one with ./inv up"
-        raise UsageError(f"expected one cluster, found {found}: {fix}")
+        fix = "choose one with --name" if names else "./inv up starts one"
+        raise UsageError(f"expected one running cluster, found {found}: {fix}")
     return names[0]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from entrypoints.cli.errors import UsageError
+from entrypoints.cli.errors import FULL_DISK, UsageError
 from entrypoints.machine import files
 from entrypoints.records import origin
 from entrypoints.train.model import adapters
@@ -176,7 +176,8 @@ def _owners(folder: Path) -> set[str]:
 
 
 def _unwritable(folder: Path, error: OSError) -> UsageError:
+    fix = "free some space" if error.errno in FULL_DISK else "change its owner or mode"
     return UsageError(
         f"--output_dir '{folder}' cannot be written to by user {os.getuid()} ({error.strerror or error}): "
-        "change its owner or mode, or choose another folder"
+        f"{fix}, or choose another folder"
     )

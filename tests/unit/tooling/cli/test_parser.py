@@ -228,6 +228,18 @@ def test_the_real_program_reports_bad_usage_in_one_line(argv: list[str]) -> None
 
 @pytest.mark.parametrize("command", ["--list", "matrix"])  # printed by Python and by rich
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+def test_a_full_disk_behind_standard_output_is_one_line(unbuffered: str, command: str) -> None:
+    environ = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [ROOT / "inv", command], env=environ, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "No space left on device: free some space" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["--list", "matrix"])
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
 def test_a_closed_pipe_gives_no_traceback(unbuffered: str, command: str) -> None:
     environ = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with subprocess.Popen(

@@ -76,7 +76,7 @@ def test_the_summary_shows_the_speed_if_it_was_measured(
 @pytest.mark.parametrize(
     ("nodes", "backend", "launcher", "message"),
     [
-        (3, "ccl", "torchrun", "3 ranks cannot share a batch of 32"),
+        (3, "ccl", "torchrun", "3 ranks cannot share a batch of 32: use one of 1, 2, 4, 8, 16, 32 ranks"),
         (0, "ccl", "torchrun", "0 ranks cannot share a batch of 32"),
         (2, "ccl", "mpi", "--launcher is 'mpi', expected torchrun or mpirun"),
         (2, "nccl", "torchrun", "--backend is 'nccl', expected ccl or gloo"),

@@ -178,7 +178,7 @@ def test_logs_shows_the_named_cluster(
 ) -> None:
     monkeypatch.setattr(cluster, "CLUSTERS", tmp_path)
     monkeypatch.setattr(nodes, "of_checkout", lambda _name=None: [])
-    with pytest.raises(UsageError, match="expected one cluster, found none: start one with"):
+    with pytest.raises(UsageError, match=r"expected one running cluster, found none: \./inv up starts one"):
         up.logs(None, follow=False)
     ended(tmp_path, "first", "second")
     up.logs("second", follow=False)

@@ -154,7 +154,7 @@ def test_logs_without_a_name_shows_what_ended_last(
         printed = capsys.readouterr()
         return printed.out, printed.err
 
-    with pytest.raises(UsageError, match="expected one cluster, found none: start one with"):
+    with pytest.raises(UsageError, match=r"expected one running cluster, found none: \./inv up starts one"):
         shown()
     ended("job-1", 100, True)
     assert shown() == ("the output of job-1\n", "")

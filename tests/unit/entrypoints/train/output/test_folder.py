@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -184,6 +185,15 @@ def test_a_folder_that_cannot_be_created_or_written_to_is_refused(tmp_path: Path
         output.choose_start(tmp_path / "file", None, overwrite=False)
     with pytest.raises(UsageError, match=f"cannot be written to by user {os.getuid()}"):
         output.prepare(tmp_path / "file" / "x")
+
+
+def test_a_full_folder_is_refused_with_its_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(UsageError, match=r"No space left on device\): free some space, or choose another folder"):
+        output.prepare(tmp_path / "new")
 
 
 def test_a_checkpoint_of_another_model_or_with_other_labels_is_refused(tmp_path: Path) -> None:
