@@ -10,6 +10,7 @@ import io
 import os
 import signal
 import sys
+import threading
 from typing import NoReturn
 
 from entrypoints import contract
@@ -60,7 +61,15 @@ def main() -> NoReturn:
 
 
 def record_sigterm() -> None:
-    """Record a SIGTERM before it ends this process, as any process, unless the script handles the signal."""
+    """Record a SIGTERM before it ends this process, as any process, unless the script handles the signal.
+
+    The handler is set when a training begins: libraries that save their own state at a SIGTERM, such as Lightning,
+    also call the handler that they find.
+    """
+    writer.before_first(_handle_sigterm)
+
+
+def _handle_sigterm() -> None:
     own = os.getpid()
 
     def stop(number: int, _frame: object) -> None:
@@ -71,7 +80,8 @@ def record_sigterm() -> None:
         finally:
             os.kill(os.getpid(), number)
 
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    is_main = threading.current_thread() is threading.main_thread()  # only there, Python lets a handler be set
+    if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, stop)
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Callable
 
 from entrypoints import contract
 from entrypoints.cli.say import say
@@ -38,10 +39,18 @@ class Coarsening:
 
 # The writers of this process, which has one or more trainers, by file.
 _OPEN: dict[Path, Writer] = {}
+_BEFORE_FIRST: list[Callable[[], None]] = []
+
+
+def before_first(call: Callable[[], None]) -> None:
+    """Call this once, before the process's first training begins."""
+    _BEFORE_FIRST.append(call)
 
 
 def begin(output: Path, start: Start) -> Writer:
     """A Writer that `finish` ends with the process. It continues an earlier training's file of this process."""
+    while _BEFORE_FIRST:
+        _BEFORE_FIRST.pop()()
     path = record.path(output, start.rank)
     before = _OPEN.get(path)
     if before is not None:

@@ -23,6 +23,7 @@ from entrypoints.records import writer
 from entrypoints.records.record import Start
 
 worker.record_sigterm()
+assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "a script without a training has another handler"
 writer.begin(Path(sys.argv[1]), Start(time.time(), last_step=20))
 fork = multiprocessing.get_context("fork")
 runs = fork.Event()
