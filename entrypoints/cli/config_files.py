@@ -137,7 +137,7 @@ def _words(node: Any, where: str, key: str, yaml: Any) -> list[str]:
         raise UsageError(f"{where}: '{key}' is a list of lists or mappings, expected a list of values")
     try:
         return [json.dumps(_value(node, yaml))]
-    except TypeError as error:
+    except (TypeError, ValueError, LookupError, RecursionError) as error:  # !!float abc, !!bool 3, a cycle
         raise UsageError(
             f"{where}: '{key}' cannot be converted to JSON ({error}), which its flag expects"
         ) from error

@@ -93,8 +93,23 @@ def test_printed_values_are_read_back(tmp_path: Path, value: Any) -> None:
         ("report_to: [[a]]\n", "line 1: 'report_to' is a list of lists"),
         ("? [a]\n: b\n", "expected the name of a flag"),
         ("a: {[b]: 1}\n", "cannot be converted to JSON"),
+        ("a: &x {b: *x}\n", "cannot be converted to JSON"),
+        ("a: {b: !!bool 3}\n", "cannot be converted to JSON"),
+        ("a: {b: !!float x}\n", "cannot be converted to JSON"),
+        ("a: {b: !!float ''}\n", "cannot be converted to JSON"),
     ],
-    ids=["broken", "list", "twice", "nested", "odd key", "odd key in a mapping"],
+    ids=[
+        "broken",
+        "list",
+        "twice",
+        "nested",
+        "odd key",
+        "odd key in a mapping",
+        "cycle",
+        "bool",
+        "float",
+        "empty float",
+    ],
 )
 def test_the_error_for_a_bad_file_names_the_line(tmp_path: Path, text: str, expected: str) -> None:
     with pytest.raises(UsageError) as raised:
