@@ -55,6 +55,7 @@ _RANGES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
     (_BELOW_1, "0 or more, and less than 1", lambda number: 0 <= number < 1),
     (("label_smoothing_factor",), "a share from 0 to 1", lambda number: 0 <= number <= 1),
     (("seed",), f"at most {_LARGEST_SEED}", lambda number: number <= _LARGEST_SEED),
+    (("data_seed",), "an integer of 64 bits", lambda number: -(2**63) <= number < 2**63),
     (("max_steps",), "a number above 0: remove it to train for --num_train_epochs", bool),
 )
 _LAYERS = "every_n_layers"
