@@ -96,6 +96,11 @@ CASES = (
         *("--lr_scheduler_type=constant", '--lr_scheduler_kwargs={"nonsense": 1}'),
     ),
     refused("'[1]', expected a JSON object", "--lr_scheduler_kwargs=[1]"),
+    refused(
+        "'[1]', expected a JSON object",
+        *("--lr_scheduler_type=reduce_lr_on_plateau", "--lr_scheduler_kwargs=[1]", "--eval_strategy=steps"),
+        "--metric_for_best_model=accuracy",
+    ),
     refused("with --lr_scheduler_kwargs", "--lr_scheduler_type=polynomial", '--lr_scheduler_kwargs={"lr_end": 9}'),
     other("--weight_decay=0.5"),
     other("--adam_beta1=0.5"),

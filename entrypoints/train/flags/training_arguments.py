@@ -98,8 +98,10 @@ def create(parsed: Parsed) -> TrainingArguments:
         for name in _RECOMPUTATION:
             if hasattr(arguments, name):
                 setattr(arguments, name, options)
-    if arguments.greater_is_better and arguments.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy"):
-        arguments.lr_scheduler_kwargs = {"mode": "max", **(arguments.lr_scheduler_kwargs or {})}
+    options = arguments.lr_scheduler_kwargs or {}
+    follows = arguments.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
+    if follows and arguments.greater_is_better and isinstance(options, dict):  # other values are refused later
+        arguments.lr_scheduler_kwargs = {"mode": "max", **options}
     return arguments
 
 
