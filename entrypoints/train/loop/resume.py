@@ -46,10 +46,13 @@ class BeginEpochs(TrainerCallback):
 
     def __init__(self, rows: Any) -> None:
         self._begin = getattr(rows, "begin_epoch", None)
+        self._epoch: int | None = None
 
     def on_epoch_begin(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
+        # Counted: with accumulated batches that do not divide an epoch, older releases end the first one at 0.8.
+        self._epoch = int(state.epoch or 0) if self._epoch is None else self._epoch + 1
         if self._begin is not None and not args.dataloader_persistent_workers:
-            self._begin(args.seed, int(state.epoch or 0))
+            self._begin(args.seed, self._epoch)
 
 
 def best_checkpoint(state: TrainerState, output: Path) -> str | None:
