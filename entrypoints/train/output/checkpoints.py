@@ -210,7 +210,7 @@ def _is_full(folder: Path) -> bool:
     """Whether _FULL_BYTES cannot be written. The free space of a disk does not show a quota."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(_FULL_BYTES))
+            file.write(os.urandom(_FULL_BYTES))  # zeros take no space on a disk that compresses
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
