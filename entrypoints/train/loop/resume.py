@@ -1,6 +1,6 @@
 """What a resumed run does not take from its checkpoint: intervals, the path of the best checkpoint, the epochs.
 
-And the random parts of its rows, which are those of the uninterrupted run.
+It also gives the rows of a resumed run the same random parts as those of the uninterrupted run.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ class BestCheckpoint(TrainerCallback):
 
 
 class BeginEpochs(TrainerCallback):
-    """Call `begin_epoch(seed, epoch)` of the training data, if it has this method: its rows have random parts.
+    """At the start of each epoch, call the method `begin_epoch(seed, epoch)` of training data that has it.
 
-    Not with workers that outlive an epoch: they would not learn of the next one.
+    Such data draw the random parts of their rows from these numbers. Data loading processes that outlive an epoch
+    (--dataloader_persistent_workers) would not receive the next number, so the method is not called with them.
     """
 
     def __init__(self, rows: Any) -> None:

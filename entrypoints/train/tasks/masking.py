@@ -55,8 +55,9 @@ class Masker:
 class Texts(torch.utils.data.Dataset):
     """Rows of tokens, masked on access. `fixed`: mask the same tokens in every evaluation and on every rank.
 
-    For training, the masks of a row depend on the seed and the epoch, but on neither its rank nor what was read
-    before: a resumed run has the masks of the uninterrupted one. Until `begin_epoch`, they are random.
+    For training, the masks of a row depend on the seed and the epoch. They do not depend on the rank or on the
+    rows read before, so a resumed run has the masks of the uninterrupted run.
+    Until `begin_epoch`, they are random.
     """
 
     def __init__(self, rows: TokenRows, mask_tokens: Masker, fixed: bool) -> None:
