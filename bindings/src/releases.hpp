@@ -27,6 +27,8 @@
 #include C10D(TCPStore.hpp)
 #endif
 
+#include <mutex>
+
 #ifndef C10_BUILD_ERROR // torch 2.1 and older
 #define C10_BUILD_ERROR(type, message) ::c10::type({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, message)
 #endif
@@ -161,7 +163,44 @@ inline std::string get_text(c10d::Store& store, const std::string& key) {
   return {value.begin(), value.end()};
 }
 
-// A separate connection to the same store. Before torch 2.8, only a store over TCP has one; any other store is shared.
+#if !TORCH_SINCE(2, 0)
+// One thread at a time uses the connection. torch's own class does not ensure that before 1.11, and only in part before
+// 1.13: two threads read each other's answers, and the server closes the connection.
+class LockedTCPStore final : public c10d::TCPStore {
+ public:
+  using TCPStore::TCPStore;
+  using TCPStore::wait;
+
+  void set(const std::string& key, const std::vector<uint8_t>& value) override {
+    std::lock_guard<std::mutex> guard(mutex_);
+    TCPStore::set(key, value);
+  }
+  std::vector<uint8_t> get(const std::string& key) override {
+    std::lock_guard<std::mutex> guard(mutex_);
+    return TCPStore::get(key);
+  }
+  int64_t add(const std::string& key, int64_t value) override {
+    std::lock_guard<std::mutex> guard(mutex_);
+    return TCPStore::add(key, value);
+  }
+  bool check(const std::vector<std::string>& keys) override {
+    std::lock_guard<std::mutex> guard(mutex_);
+    return TCPStore::check(keys);
+  }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
+    std::lock_guard<std::mutex> guard(mutex_);
+    TCPStore::wait(keys, timeout);
+  }
+
+ private:
+  std::mutex mutex_;
+};
+#elif !TORCH_SINCE(2, 8)
+using LockedTCPStore = c10d::TCPStore;
+#endif
+
+// A separate connection to the same store, for any number of threads. Before torch 2.8, only a store over TCP has one;
+// any other store is shared.
 inline c10::intrusive_ptr<c10d::Store> connect_again(const c10::intrusive_ptr<c10d::Store>& store) {
 #if TORCH_SINCE(2, 8)
   return store->clone();
@@ -183,7 +222,7 @@ inline c10::intrusive_ptr<c10d::Store> connect_again(const c10::intrusive_ptr<c1
     options.port = tcp->getPort();
     options.waitWorkers = false;
     options.timeout = tcp->getTimeout();
-    return c10::make_intrusive<c10d::TCPStore>(tcp->getHost(), options);
+    return c10::make_intrusive<LockedTCPStore>(tcp->getHost(), options);
   }
   return store;
 #endif
