@@ -250,3 +250,12 @@ def test_a_closed_pipe_gives_no_traceback(unbuffered: str, command: str) -> None
         process.stdout.close()
         assert process.stderr.read() == ""
         assert process.wait(timeout=60) == 128 + signal.SIGPIPE
+
+
+@pytest.mark.parametrize("command", ["--list", "matrix --json"])
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_an_empty_one(command: str, closed: str) -> None:
+    argv = ["bash", "-c", f"{ROOT / 'inv'} {command} {closed}"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bool(done.stdout) is (" >&-" not in f" {closed}")
