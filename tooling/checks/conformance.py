@@ -131,7 +131,7 @@ def run(pin_name: str | None, ranks: int, only: str, as_json: bool) -> None:
         raise UsageError(f"--ranks is {ranks}, expected 2 or more")
     _, image = Choice(pin_name, engine=api.DOCKER).ensure()
     say(f"running torch's suite with {ranks} ranks and {' and '.join(BACKENDS)}: this takes some minutes")
-    comparison = compare(image.tag, ranks, only)
+    comparison = compare(image.id, ranks, only)  # a build may move the tag
     document = json.dumps(asdict(comparison), indent=1)
     result = FOLDER / f"{ranks}.json"
     result.write_text(document + "\n", encoding="utf-8")

@@ -48,7 +48,7 @@ def run(choice: Choice) -> None:
     """Run the tests in the chosen image and print pytest's output. Raises Exit with pytest's exit code."""
     _, image = choice.ensure()
     started = time.monotonic()
-    code, output = tests(image.tag)
+    code, output = tests(image.id)  # a build may move the tag
     print(output, end="")
     say(f"{image.tag}: {TESTS} in {time.monotonic() - started:.0f} s")
     if code:

@@ -50,9 +50,9 @@ def run(pin: Pin, output: str | None) -> None:
     if path.is_dir():
         raise UsageError(f"--output is {output!r}, a folder: give the name of a file")
     say(f"listing the packages of {image.tag}")
-    found = inspect.inventory(image.tag)
-    labels = docker.read_image(image.tag).labels
-    write_output(path, document(image.tag, inspect.content_sha256(image.tag), labels, found), "--output")
+    found = inspect.inventory(image.id)  # a build may move the tag
+    labels = docker.read_image(image.id).labels
+    write_output(path, document(image.tag, inspect.content_sha256(image.id), labels, found), "--output")
     say(f"wrote {path}: {len(found.apt)} Debian and {len(found.python_packages)} Python packages")
 
 

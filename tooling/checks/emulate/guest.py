@@ -33,7 +33,7 @@ def run(bochs_folder: str | None, pin_name: str | None, data: str | None, comman
         raise UsageError(f"--data {data} is not a folder")
     pin = parse.load().pin(pin_name)
     api.ensure()
-    image = docker.read_image(build.build(pin).tag)
+    image = docker.read_image(build.build(pin).id)
     emulator = bochs.ensure(checkout, base.ensure(pin))
     disk = _disk(image, pin.image, emulator)
     say("booting: about half a minute; importing torch takes one or two minutes")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tooling.basis.paths import ROOT
 from tooling.checks import conformance
 from tooling.checks.conformance import Comparison, Row
+from tooling.engine.api import Engine
+from tooling.image.build import Image
+from tooling.image.choice import Choice
 
 
 def comparison(*rows: Row) -> Comparison:
@@ -43,3 +48,19 @@ def test_the_documented_differences_are_the_known_ones() -> None:
     for test, reason in conformance.DIFFERENCES.items():
         assert f"| `{test}` | {reason} |" in document
     assert document.count("| `test_") == len(conformance.DIFFERENCES)
+
+
+def test_both_backends_run_in_the_same_image_although_a_build_moves_its_tag(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    image, used = Image("cpu-train-stack:2.13", "sha256:1", 0, built=False, seconds=0.0), []
+
+    def run_suite(image: str, backend: str, _ranks: int, _only: str) -> list[dict[str, str]]:
+        used.append((image, backend))
+        return [{"test": "test_both", "status": "passed", "reason": ""}]
+
+    monkeypatch.setattr(Choice, "ensure", lambda _choice: (Engine("unix:///sock", 1), image))
+    monkeypatch.setattr(conformance, "run_suite", run_suite)
+    monkeypatch.setattr(conformance, "FOLDER", tmp_path)
+    conformance.run(None, ranks=2, only="", as_json=False)
+    assert used == [("sha256:1", "ccl"), ("sha256:1", "gloo")]

@@ -7,6 +7,9 @@ import pytest
 import tasks
 from tooling.checks import in_image
 from tooling.cli.parser import TaskProgram
+from tooling.engine.api import Engine
+from tooling.image.build import Image
+from tooling.image.choice import Choice
 
 
 def test_the_lock_has_one_version_of_pytest_for_every_python() -> None:
@@ -23,3 +26,16 @@ def test_a_bad_combination_of_options_is_one_line(options: list[str], capsys: py
         TaskProgram(tasks.SECTIONS).run(["inv", "test", *options])
     assert end.value.code == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_the_tests_run_in_the_chosen_image_although_a_build_moves_its_tag(monkeypatch: pytest.MonkeyPatch) -> None:
+    image, used = Image("cpu-train-stack:2.13", "sha256:1", 0, built=False, seconds=0.0), []
+
+    def tests(image: str) -> tuple[int, str]:
+        used.append(image)
+        return 0, ""
+
+    monkeypatch.setattr(Choice, "ensure", lambda _choice: (Engine("unix:///sock", 1), image))
+    monkeypatch.setattr(in_image, "tests", tests)
+    in_image.run(Choice())
+    assert used == ["sha256:1"]
