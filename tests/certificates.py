@@ -1,7 +1,5 @@
 """Certificates for tests of TLS: an authority, and one certificate for both server and client."""
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fixtures that tests/image and tests/cluster share. tests/unit uses none of them: it runs without Docker."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

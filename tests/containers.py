@@ -1,7 +1,5 @@
 """Runs one command in one container, and leaves nothing behind whatever happens."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Debian's docker-registry in a container on loopback, and relays that slow or break a push to it."""
 
-from __future__ import annotations
-
 import select
 import socket
 import socketserver

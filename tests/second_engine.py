@@ -1,7 +1,5 @@
 """A Docker engine for one test, which may stop, kill and restart it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -5,8 +5,6 @@ network to the network of the host's container. The hosts use this machine's eng
 host without the image has a separate engine (tests.second_engine).
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

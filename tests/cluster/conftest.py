@@ -1,7 +1,5 @@
 """Fixtures of the tests that run clusters through ./inv, as a user does."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """As much of a Kubernetes API server as Kubeflow's SDK needs to find a runtime and to create a TrainJob."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

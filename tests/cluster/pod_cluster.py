@@ -1,7 +1,5 @@
 """A private network on which the pods of a manifest run as containers, and the folder behind their claim."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

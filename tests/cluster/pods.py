@@ -4,8 +4,6 @@ Each function `*_pods` is what one operator does to a manifest that it is given,
 variables, volumes. Read from the sources of training-operator 1.9, Trainer 2.3 and mpi-operator 0.8.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

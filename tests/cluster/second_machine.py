@@ -4,8 +4,6 @@ The machine is a process with separate PID, mount and network namespaces, in whi
 empty. A test can let the tool start an engine there, and kill it, while this machine's engine keeps running.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

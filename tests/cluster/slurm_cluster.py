@@ -1,7 +1,5 @@
 """A Slurm cluster of containers: a controller and three nodes, which run exported images without root."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """An image with a user's own packages, from the command line to TRL's own scripts on two containers over ccl."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

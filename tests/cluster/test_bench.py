@@ -1,7 +1,5 @@
 """`./inv bench collectives` as a user calls it: in one container, then between two."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

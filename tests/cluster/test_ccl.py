@@ -1,7 +1,5 @@
 """The ccl backend between containers: every collective against a reference, with one and two ranks a node."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.cluster.conftest import inv

@@ -1,7 +1,5 @@
 """The steps of docs/train.md, from chats to a model that answers, with a small random model."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A cluster as a user sees it: exit codes, output, neighbours, and that nothing is left."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`./inv demo --task sft` with a small random decoder, which three steps cannot teach anything."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """dockerd is killed while a cluster runs: the job fails, resumes from its checkpoint, and leaves nothing."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping

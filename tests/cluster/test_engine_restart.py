@@ -1,7 +1,5 @@
 """`./inv launch` while Docker is stopped or restarted on one of its hosts, which has a separate engine."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import time

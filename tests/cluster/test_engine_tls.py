@@ -1,7 +1,5 @@
 """./inv and an engine behind TLS, as on another machine."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

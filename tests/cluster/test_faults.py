@@ -3,8 +3,6 @@
 These tests cover what the launchers differ in; `./inv dev faults` injects every fault under both, on a real job.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

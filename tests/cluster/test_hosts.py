@@ -1,7 +1,5 @@
 """`./inv launch` on three hosts over ssh: both launchers, what is refused, and that nothing is left behind."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """Kubeflow's SDK trains a user's function in the pods of a runtime of ./inv manifest, and in local containers."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

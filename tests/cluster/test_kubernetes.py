@@ -4,8 +4,6 @@ The network is private, its names are those that the cluster's DNS would have, a
 the group and mode that the kubelet gives it by fsGroup.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

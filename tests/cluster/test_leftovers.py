@@ -1,7 +1,5 @@
 """Leftovers of a cluster are found, and short clusters leave none."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A cluster of mpirun's over ssh: ranks, what reaches them, who may log in, and a start that is bounded."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

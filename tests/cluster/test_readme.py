@@ -1,7 +1,5 @@
 """Every command in a `sh` block of the README and of the pages in docs/ works unchanged."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

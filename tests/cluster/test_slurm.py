@@ -1,7 +1,5 @@
 """Jobs of Slurm: the batch scripts of ./inv manifest slurm run an image of ./inv export without root."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

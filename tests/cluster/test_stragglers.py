@@ -3,8 +3,6 @@
 One job of two nodes goes through phases. In each of them, something else slows down node 1.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """TorchX starts the component of examples/ on two local containers, which train together."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

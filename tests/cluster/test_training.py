@@ -1,7 +1,5 @@
 """Training over two containers: losses as on one rank, the quality that it reaches, death and resumption."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """Two checkouts on one machine: neither sees, replaces or removes what the other has in the engine."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -3,8 +3,6 @@
 CTS_ENGINE chooses one of users_machine.ENGINES: by default rootless podman, for a user without Docker.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -5,8 +5,6 @@ In it, one more user exists, and slirp4netns' device has the mode that udev give
 Docker's programs and its socket are hidden. When the machine is closed, its engine and its containers end with it.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The emulated machine for these tests: only where CTS_BOCHS names a git checkout of Bochs."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The image on an emulated Sapphire Rapids: AMX is found and used, and its results are those of other CPUs."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

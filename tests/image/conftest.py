@@ -1,7 +1,5 @@
 """Fixtures of the tests of one container."""
 
-from __future__ import annotations
-
 import functools
 import json
 import shutil

@@ -1,7 +1,5 @@
 """--use_peft: layers that are not pretrained are trained and saved beside the adapter."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

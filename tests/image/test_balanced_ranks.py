@@ -1,7 +1,5 @@
 """`run` balances the ranks of a Trainer script: each step has the same rows, each rank as many tokens."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

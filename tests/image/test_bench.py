@@ -1,7 +1,5 @@
 """`bench collectives` in one container: the document, under every launcher, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

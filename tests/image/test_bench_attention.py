@@ -1,7 +1,5 @@
 """`./inv bench attention`: the measurement of short rows, and its table."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """`./inv bench train` with the tiny job: real ranks, the real profiler, the real ceiling."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

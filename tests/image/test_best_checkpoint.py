@@ -1,7 +1,5 @@
 """`--load_best_model_at_end` on two ranks: all of them end with the weights of the best checkpoint."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Products of bf16 matrices on a CPU without bf16 instructions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`./inv build --all`: a row that cannot be built is one line, and the other rows are built."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

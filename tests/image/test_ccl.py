@@ -1,7 +1,5 @@
 """The ccl backend in the image: every collective against a reference, training against gloo, every launcher."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ranks that detect a dead peer, without an agent that would end them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The lifeline of a ccl group, which detects dead ranks: attacks, refused connections, frozen ranks, forgeries."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The ccl backend under failures and in long runs: error messages, and no leaked resources."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

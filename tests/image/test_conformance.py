@@ -5,8 +5,6 @@ four ranks, tests of training (see test_ccl.py), and tests that repeat others wi
 ranks.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tooling.checks import conformance

@@ -1,7 +1,5 @@
 """The functions of tests.containers, which the other tests use."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How the trainer configures DDP, on real ranks."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from pathlib import Path

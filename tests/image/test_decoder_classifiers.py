@@ -1,7 +1,5 @@
 """Classifiers of decoders, whose configurations often have no padding token, or have it for the text alone."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

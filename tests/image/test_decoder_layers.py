@@ -1,7 +1,5 @@
 """The parts of decoder layers and LoRA layers that this project computes, against double precision."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

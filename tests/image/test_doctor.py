@@ -1,7 +1,5 @@
 """The doctor in real containers: no findings in a sound container, and every finding in a broken one."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

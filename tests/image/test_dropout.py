@@ -1,7 +1,5 @@
 """Dropout, and attention with dropout, with the image's kernels and without them."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

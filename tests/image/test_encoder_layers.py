@@ -1,7 +1,5 @@
 """The parts of encoder layers that this project computes, against double precision."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How a finished rank exits: its threads and exit handlers run, and the interpreter is not finalized."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests import containers

@@ -1,7 +1,5 @@
 """Debian's own Open MPI and MPICH start the same command line as the launchers in the image."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

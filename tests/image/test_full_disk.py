@@ -1,7 +1,5 @@
 """A disk that is full when the training ends."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`generate`: a decoder that was trained here says what it has learned, from its folder and as an adapter."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """Labels of the hub's data sets are class numbers, in the order of the data set's classes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.containers import RunInImage

@@ -1,7 +1,5 @@
 """The contents of the default pin's image: what it has, what it lacks, and that the trimmed environment works."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

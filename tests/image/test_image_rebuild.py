@@ -1,7 +1,5 @@
 """Building the default pin's image again: what is rebuilt, and a base whose registry cannot be reached."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import subprocess

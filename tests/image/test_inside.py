@@ -1,7 +1,5 @@
 """The entrypoints' unit tests with the Python and the packages of the image, not the host's."""
 
-from __future__ import annotations
-
 import pytest
 
 from tooling.checks import in_image

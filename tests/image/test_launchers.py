@@ -1,7 +1,5 @@
 """The plan of ranks of each launcher in the image: their placement, and separate cores."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

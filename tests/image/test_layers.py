@@ -1,7 +1,5 @@
 """Files that no layer of the image may hold, even if a later layer hides them."""
 
-from __future__ import annotations
-
 import io
 import re
 import subprocess

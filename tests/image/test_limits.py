@@ -1,7 +1,5 @@
 """Ranks under real limits: the kernel's view of the training process matches the plan."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

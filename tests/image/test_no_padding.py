@@ -1,7 +1,5 @@
 """Encoders without padding: against the padded models, and in training runs."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The output layer with its loss: against torch's scores of all tokens, and in training runs."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -4,8 +4,6 @@ Two containers run sshd, without a folder for temporary files but /dev/shm; each
 first.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

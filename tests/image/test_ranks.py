@@ -1,7 +1,5 @@
 """Several ranks in one container: their cores, the end of a job, and errors in one line."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

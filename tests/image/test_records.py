@@ -1,7 +1,5 @@
 """What the ranks of real jobs record about their steps, and the report at the end."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

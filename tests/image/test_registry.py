@@ -1,7 +1,5 @@
 """A real registry: every push is confirmed twice, and every failure is one line and leaves nothing."""
 
-from __future__ import annotations
-
 import base64
 import http.server
 import io

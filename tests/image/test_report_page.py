@@ -1,7 +1,5 @@
 """The pages of `report` in a browser: drawn completely, readable by keyboard, quick, and without network."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

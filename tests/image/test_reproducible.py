@@ -1,7 +1,5 @@
 """A step of the Dockerfile makes the same layer each time (images/scripts/settled), or the difference is named."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import time

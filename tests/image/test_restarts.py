@@ -1,7 +1,5 @@
 """Restarts after killed ranks: resume from the job's checkpoint, or start again with the job's flags."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A run that resumes in any epoch has the rows of the uninterrupted run, on two ranks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

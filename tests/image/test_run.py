@@ -1,7 +1,5 @@
 """A script as a single rank in a container: its arguments, its environment and its errors."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from typing import Any

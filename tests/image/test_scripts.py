@@ -1,7 +1,5 @@
 """`run` with unmodified scripts in users' style, without a network, on libraries that broke them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

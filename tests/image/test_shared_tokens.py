@@ -1,7 +1,5 @@
 """Tokens of large data: two ranks tokenize once, later runs use the tokens again, and nothing depends on them."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """Signatures of images in a real registry, with Debian's cosign: signed, unsigned, another key, a changed SBOM."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """The trainer inside the image: one and two ranks on a tiny model, resuming, and one pretrained model."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """Every field of TrainingArguments takes effect on two ranks, or is refused in one line."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

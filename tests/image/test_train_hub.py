@@ -1,7 +1,5 @@
 """--push_to_hub: what is pushed, and the errors of pushes that fail."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

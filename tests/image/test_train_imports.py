@@ -1,7 +1,5 @@
 """What `train` imports before it reads the data."""
 
-from __future__ import annotations
-
 from tests import containers
 
 # Prepares a job, then creates accelerate's data loader as two ranks would, and prints what was imported.

@@ -1,7 +1,5 @@
 """The trainer inside the image: bad input, bad flags and configuration files, and warnings before training."""
 
-from __future__ import annotations
-
 import textwrap
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Text classifiers that predict a number, or any number of classes, for each row."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Frozen weights are in memory once, and `train` prints the memory that it needs before the first step."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Language models, pairs and tags inside the image: random models, LoRA on two ranks, packing, resuming."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs that start from what an earlier run wrote: the order of its labels, its head, and its files."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Settings of the property tests."""
 
-from __future__ import annotations
-
 from hypothesis import HealthCheck, settings
 
 # On a busy machine, the deadline and this check blame the input of a test (as in tooling/checks/in_image.py).

@@ -1,7 +1,5 @@
 """The GitHub workflows and the pre-commit hooks run what a developer runs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

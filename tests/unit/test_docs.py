@@ -1,7 +1,5 @@
 """README.md, CONTRIBUTING.md and docs/: their links, and the facts that they quote from the code."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The rooms (packages) and the direction of their imports. docs/architecture.md describes them."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """The distribution of a step's time over classes, and the numbers of steps."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks import pace, split

@@ -1,7 +1,5 @@
 """Answers in JSON of HTTP servers that stand in for a part of the engine's API."""
 
-from __future__ import annotations
-
 import http.server
 import json
 

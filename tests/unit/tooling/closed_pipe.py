@@ -1,7 +1,5 @@
 """Standard output that nobody reads, as that of `./inv launch … | head` after ten lines."""
 
-from __future__ import annotations
-
 import io
 
 

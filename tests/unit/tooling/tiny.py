@@ -1,7 +1,5 @@
 """Small real wheels, a package index, and a pin with a lock, for tests of fetches."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import zipfile

@@ -1,7 +1,5 @@
 """The identity of a checkout, and that everything which it creates in an engine carries it."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A second Ctrl-C while a command removes what it has started."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """YAML for readers of version 1.2."""
 
-from __future__ import annotations
-
 import yaml
 
 from tooling.basis import yaml as yaml_text

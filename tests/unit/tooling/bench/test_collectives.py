@@ -1,7 +1,5 @@
 """`./inv bench collectives`: the document, the table and the picture."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 from typing import Any

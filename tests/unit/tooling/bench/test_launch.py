@@ -1,7 +1,5 @@
 """`./inv bench launch`: the launchers, the ratios and the table."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Sequence
 from io import StringIO

@@ -1,7 +1,5 @@
 """The containers in which `./inv bench` measures: their user, their variables and their CPUs."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Callable, Sequence

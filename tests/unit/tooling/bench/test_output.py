@@ -1,7 +1,5 @@
 """What a measurement writes and prints, and what is left of it if it cannot be written."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`./inv bench scaling`: rows, predictions, the table and the picture."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The comparison of torch's suite with both backends, and the documented differences."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

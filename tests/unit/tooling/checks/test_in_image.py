@@ -1,7 +1,5 @@
 """`./inv test --inside`: the lock of pytest, and bad options."""
 
-from __future__ import annotations
-
 import pytest
 
 import tasks

@@ -1,7 +1,5 @@
 """Which checks and tests `./inv test --part` runs."""
 
-from __future__ import annotations
-
 import pytest
 
 from tooling.basis.errors import UsageError

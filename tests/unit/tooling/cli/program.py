@@ -1,7 +1,5 @@
 """Runs ./inv's program in the process of the tests."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

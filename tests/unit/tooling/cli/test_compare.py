@@ -1,7 +1,5 @@
 """`./inv compare`: folders without a flag, and errors of one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

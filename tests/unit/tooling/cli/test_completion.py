@@ -1,7 +1,5 @@
 """Shell completion of ./inv, in a real bash."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The bootstrap, in a small separate checkout: one lock, and one module that prints its arguments."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Options that follow from type hints, groups of tasks, sections, and help."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 from dataclasses import dataclass, is_dataclass

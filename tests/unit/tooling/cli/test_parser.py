@@ -1,7 +1,5 @@
 """The command line of ./inv: errors of one line, exit codes, and arguments that arrive as they were typed."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

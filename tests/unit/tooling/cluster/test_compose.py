@@ -1,7 +1,5 @@
 """The Compose document: cores, commands, mounts, variables, limits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

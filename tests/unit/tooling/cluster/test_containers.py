@@ -1,7 +1,5 @@
 """What an engine does differently from Docker as root."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from types import SimpleNamespace

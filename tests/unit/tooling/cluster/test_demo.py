@@ -1,7 +1,5 @@
 """The demo's data and the check of its results."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """The output of a cluster's containers, line by line."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -1,7 +1,5 @@
 """A GGUF file, written here, becomes a model folder. docs: github.com/ggml-org/ggml, docs/gguf.md."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The state of a cluster's nodes, and the node that failed first."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """./inv up --print-compose: a Compose file that needs nothing of this checkout."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A pretrained model's folder: complete or not there."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import zipfile

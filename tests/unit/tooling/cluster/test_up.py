@@ -1,7 +1,5 @@
 """`./inv up`: the checks before a cluster starts, restarts after failures, and the choice of a cluster."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

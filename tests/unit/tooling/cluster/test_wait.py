@@ -1,7 +1,5 @@
 """Nodes that are paused or cut off. tests/cluster has the tests with a real engine."""
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Any

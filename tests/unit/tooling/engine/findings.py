@@ -1,7 +1,5 @@
 """Findings about a host and its Docker, as test data."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tooling.engine.find import EngineFacts, Findings, Host

@@ -1,7 +1,5 @@
 """An engine with TLS: a real TLS server that checks its clients and serves a small part of the engine's API."""
 
-from __future__ import annotations
-
 import hashlib
 import http.server
 import io

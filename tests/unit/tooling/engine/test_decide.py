@@ -1,7 +1,5 @@
 """What is installed and started for which findings, and what only the user can fix."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Containers of one command, with a client that is a script."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """./inv doctor: each check from the text or the number that it reads, and the two forms in which it is shown."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from io import StringIO

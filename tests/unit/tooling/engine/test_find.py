@@ -1,7 +1,5 @@
 """The facts that are found: the engine, its client, and the host."""
 
-from __future__ import annotations
-
 import os
 import platform
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Docker's packages: apt's commands and messages, its sources, and the pinned source of Debian 13."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which podman can run a cluster, and when podman is the engine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

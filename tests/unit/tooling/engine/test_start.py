@@ -1,7 +1,5 @@
 """dockerd without an init system: its log, its pid file, whether it was killed, and its cgroups."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`./inv plan-cluster`: the counts of models, the table, the JSON, and bad options."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 from pathlib import Path

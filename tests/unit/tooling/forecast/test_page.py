@@ -1,7 +1,5 @@
 """The page of `./inv plan-cluster --html`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

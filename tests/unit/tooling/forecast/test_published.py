@@ -5,8 +5,6 @@ the network and the sequence length. Their commands show which cores compute. do
 and the assumptions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The model of a data-parallel job's time: properties that hold for any job."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

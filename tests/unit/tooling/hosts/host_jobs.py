@@ -1,7 +1,5 @@
 """A job on three hosts, for the tests of tooling.hosts."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any

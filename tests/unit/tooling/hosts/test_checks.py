@@ -1,7 +1,5 @@
 """The checks of hosts whose connection breaks while they are compared with each other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NoReturn, cast
 

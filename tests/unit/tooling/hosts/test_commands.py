@@ -1,7 +1,5 @@
 """Jobs on bare-metal hosts: the commands that run on the hosts, and their output."""
 
-from __future__ import annotations
-
 import io
 import os
 import shlex

@@ -1,7 +1,5 @@
 """The end and the output of a container, from the answers of its host's Docker. Real restarts: tests/cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

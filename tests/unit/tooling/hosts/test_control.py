@@ -1,7 +1,5 @@
 """`./inv logs` and `stop` for jobs on hosts."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

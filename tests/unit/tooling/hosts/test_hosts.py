@@ -1,7 +1,5 @@
 """Jobs on bare-metal hosts: the options, the hosts file, and the problems that the checks find."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

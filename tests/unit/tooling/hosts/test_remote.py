@@ -1,7 +1,5 @@
 """Commands on a host over ssh, with a real server: paramiko's, in this process."""
 
-from __future__ import annotations
-
 import queue
 import socket
 import threading

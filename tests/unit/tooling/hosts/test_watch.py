@@ -1,7 +1,5 @@
 """`./inv watch` for jobs on hosts."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """./inv export: what is checked before an image is built, how the output appears, and the files of the image."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """./inv manifest slurm: a batch script that bash accepts, and options that Slurm does not."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 from typing import Any

@@ -1,7 +1,5 @@
 """The batch script of ./inv manifest slurm, with stand-ins for Slurm's commands."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

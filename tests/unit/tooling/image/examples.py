@@ -1,7 +1,5 @@
 """An image of the default pin, as test data: what it contains, and its lock after a push."""
 
-from __future__ import annotations
-
 from tooling.image.inspect import Inventory
 from tooling.image.lock import ImageLock
 from tooling.pins import parse

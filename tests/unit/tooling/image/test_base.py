@@ -1,7 +1,5 @@
 """The base image: present, pulled or built. A stand-in for `docker` on PATH answers as the engine would."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

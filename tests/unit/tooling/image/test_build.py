@@ -1,7 +1,5 @@
 """Which changes rebuild an image, the command that builds it, and its labels."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """images/entrypoint, with the Python and the entrypoints/ of this checkout."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """--image: which file or name it is, and the image's ID in a file."""
 
-from __future__ import annotations
-
 import http.server
 import io
 import json

@@ -1,7 +1,5 @@
 """Whether a running image matches its row."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

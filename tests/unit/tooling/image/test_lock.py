@@ -1,7 +1,5 @@
 """image.lock.json, and the options that cannot be combined with it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

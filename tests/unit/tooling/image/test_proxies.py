@@ -1,7 +1,5 @@
 """The user's proxies in a build."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is checked before an image is pushed: its commit, the key and the folder for the files."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The name of a repository in a registry, and a tag that exists there already."""
 
-from __future__ import annotations
-
 import http.server
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The first file in which the layers of two images differ. A stand-in for `docker` provides the images."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

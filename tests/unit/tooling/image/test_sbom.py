@@ -1,7 +1,5 @@
 """The bill of materials."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is checked in the provenance of a signed image."""
 
-from __future__ import annotations
-
 import base64
 import json
 from dataclasses import fields

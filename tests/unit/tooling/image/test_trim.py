@@ -1,7 +1,5 @@
 """images/scripts/trim.py with a small environment."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import subprocess

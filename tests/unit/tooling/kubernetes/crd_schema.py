@@ -4,8 +4,6 @@ Covers what the schemas of the three operators use: unknown fields, types, requi
 bounds, unique keys of lists, and the rules in CEL. A rule with `oldSelf` applies to updates only.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

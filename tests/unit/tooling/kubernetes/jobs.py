@@ -1,7 +1,5 @@
 """The jobs of the tests of manifests: one of each kind with the same options, and its documents."""
 
-from __future__ import annotations
-
 from typing import Any, get_args
 
 import yaml

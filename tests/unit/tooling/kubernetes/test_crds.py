@@ -6,8 +6,6 @@ crds/kubeflow.org_pytorchjobs.yaml of training-operator 1.9.0 (the tag v1.9.0 in
 kubeflow.org_mpijobs.yaml of mpi-operator (caa3c47).
 """
 
-from __future__ import annotations
-
 import copy
 import os
 from collections.abc import Iterator

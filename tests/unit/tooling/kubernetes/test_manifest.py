@@ -3,8 +3,6 @@
 MANIFESTS=write in the environment of this test rewrites the golden files.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The pods of manifests: valid for Kubernetes, restricted, and with the volumes and variables of the image."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import kubernetes_validate

@@ -1,7 +1,5 @@
 """./inv manifest: warnings and bad options, one line each."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """./inv manifest runtime: a runtime without a job, as Kubeflow's SDK and an API server read it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

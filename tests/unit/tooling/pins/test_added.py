@@ -1,7 +1,5 @@
 """`--with`: what each value asks for, and one line for each mistake."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

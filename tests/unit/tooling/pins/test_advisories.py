@@ -1,7 +1,5 @@
 """Advisories: which versions are affected, and where an advisory is shown."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which pin a command line means: a row, the default index's torch, a user's own versions, or why it cannot be."""
 
-from __future__ import annotations
-
 import pytest
 
 import tasks

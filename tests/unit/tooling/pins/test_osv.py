@@ -1,7 +1,5 @@
 """Records of OSV: which versions are affected, and files that are no records."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """images/versions.toml: a valid file is parsed, a mistake is one line with the fix."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which versions fit together: a row that does not work breaks a rule, and the rows of the matrix break none."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

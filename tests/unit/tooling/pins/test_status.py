@@ -1,7 +1,5 @@
 """images/status.json: commands record proofs, and a proof is valid for the proved versions only."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The page of `./inv matrix --html`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

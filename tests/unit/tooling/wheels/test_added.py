@@ -1,7 +1,5 @@
 """The lock of a user's own packages: no version of the row changes, and a conflict names both sides."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`./inv advisories`: what it prints about a row's locked versions, and when it fails."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """images/locks/<pin>.txt: read strictly, and written only if every package is resolved."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

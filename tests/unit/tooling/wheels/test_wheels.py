@@ -1,7 +1,5 @@
 """The wheel folder: exactly the wheels of the lock, or one line with the cause and no partial file."""
 
-from __future__ import annotations
-
 import functools
 import http.server
 import os

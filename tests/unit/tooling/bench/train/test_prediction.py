@@ -1,7 +1,5 @@
 """The predicted parts of a training step on a CPU with AMX."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

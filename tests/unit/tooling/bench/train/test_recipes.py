@@ -1,7 +1,5 @@
 """The recipes of `./inv bench train`: their commands, and their images."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks import jobs

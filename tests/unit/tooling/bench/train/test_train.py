@@ -1,7 +1,5 @@
 """`./inv bench train`: its options, results and pictures."""
 
-from __future__ import annotations
-
 import csv
 import sysconfig
 from pathlib import Path

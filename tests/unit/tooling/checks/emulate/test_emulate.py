@@ -1,7 +1,5 @@
 """The patch of the emulated machine, the search for its sources, and the script that runs in its guest."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The verdicts of ./inv dev faults, and the losses on which they depend."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The wait for a job that the fault is injected into."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 
