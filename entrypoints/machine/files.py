@@ -1,4 +1,4 @@
-"""Read files that a container may hide, and replace files atomically. Torch-free."""
+"""Read files that a container may hide or another process removes, and replace files atomically. Torch-free."""
 
 from __future__ import annotations
 
@@ -13,6 +13,14 @@ def text(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+def written(path: Path) -> float:
+    """When a file was written to last, in seconds since the epoch; 0 if it does not exist."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def write_atomic(path: Path, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from entrypoints.machine import files
 from entrypoints.records import job, record
 from entrypoints.records.job import Job, Rank
 
@@ -72,12 +73,5 @@ def newest(output: Path) -> Path | None:
     found = [
         path for pattern in ("", "*/", "*/*/") for path in output.glob(f"{pattern}{record.FOLDER}/rank-*.jsonl")
     ]
-    return max(found, key=_written).parent.parent if found else None
-
-
-def _written(path: Path) -> float:
-    """When a file was written to last; 0 if it no longer exists: a new job removes the files of the one before."""
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
+    # A new job removes the files of the one before.
+    return max(found, key=files.written).parent.parent if found else None

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from rich.table import Table
 
+from entrypoints.machine import files
 from tooling.basis.console import HtmlOption, JsonOption, console
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
@@ -129,7 +130,7 @@ def find(name: str | None) -> Record | None:
     log = run.folder_of(name) / "log.txt"
     mine = record.folder_of(name) / "job.json"
     newer = (run.folder_of(name) / "compose.yaml", log)
-    return None if any(one.is_file() and one.stat().st_mtime > mine.stat().st_mtime for one in newer) else job
+    return None if any(files.written(one) > files.written(mine) for one in newer) else job
 
 
 def _ended_last() -> str | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from entrypoints import contract
-from entrypoints.machine import topology
+from entrypoints.machine import files, topology
 from tooling.basis import signals, yaml
 from tooling.basis.errors import EngineLostError, UsageError
 from tooling.basis.files import LockedError, create_writable, locked
@@ -152,8 +152,7 @@ def output_of(name: str) -> Path | None:
 
 def started_at(name: str) -> float:
     """When the last cluster of that name was started, in seconds since the epoch; 0 if that is not known."""
-    file = folder_of(name) / "compose.yaml"
-    return file.stat().st_mtime if file.is_file() else 0.0
+    return files.written(folder_of(name) / "compose.yaml")
 
 
 def users_folder(path: Path) -> Path:

@@ -17,7 +17,7 @@ from typing import Annotated
 from invoke.exceptions import Exit
 
 from entrypoints import contract
-from entrypoints.machine import topology
+from entrypoints.machine import files, topology
 from entrypoints.watch import main as watch_main
 from tooling.basis import yaml
 from tooling.basis.errors import UsageError, check_all, check_at_least
@@ -117,7 +117,7 @@ def up(request: Request) -> None:
 def reports(folder: Path, began: float) -> list[Path]:
     """The reports of this job in its output folder. `began`: in seconds since the epoch."""
     found = (path for pattern in ("", "*/", "*/*/") for path in folder.glob(f"{pattern}{contract.REPORT}"))
-    return sorted(path for path in found if path.stat().st_mtime >= began)
+    return sorted(path for path in found if files.written(path) >= began)
 
 
 def run_with_restarts(run_once: Callable[[ClusterSpec], Outcome], spec: ClusterSpec, max_restarts: int) -> Outcome:
@@ -159,14 +159,14 @@ def logs(name: str | None, follow: bool) -> None:
 
     Without a name: of the only running cluster.
     """
-    past = ended()
     try:
         up_now = running()
     except UsageError as error:  # no engine answers
-        if not past:
+        if not ended():
             raise
         say(f"without running clusters: {error}")
         up_now = []
+    past = ended()  # also what has just ended
     if name and name not in {*up_now, *past} and run.started_at(name):
         raise UsageError(
             f"cluster {name} has no log, expected one after its end: it did not start, or was not removed by "
@@ -225,7 +225,9 @@ def running() -> list[str]:
 
 def ended() -> dict[str, float]:
     """The clusters that have a log file, with its time: they have ended, or ./inv up is writing their log."""
-    return {log.parent.name: log.stat().st_mtime for log in run.CLUSTERS.glob("*/log.txt")}
+    times = {log.parent.name: files.written(log) for log in run.CLUSTERS.glob("*/log.txt")}
+    # A new cluster removes the log of the one before.
+    return {name: written for name, written in times.items() if written}
 
 
 def _choose(name: str | None, names: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from entrypoints.launch.mpi.hostfile import Host
+from entrypoints.machine import files
 from tooling.basis.errors import UsageError
 from tooling.basis.files import LockedError, locked, write_atomic
 from tooling.basis.paths import CACHE
@@ -78,8 +79,7 @@ def runs(job: Record) -> bool:
 
 def ended_at(name: str) -> float:
     """When a job that has ended was last recorded or wrote output, in seconds since the epoch."""
-    files = (folder_of(name) / "job.json", log_of(name))
-    return max(file.stat().st_mtime for file in files if file.is_file())
+    return max(map(files.written, (folder_of(name) / "job.json", log_of(name))))
 
 
 def names() -> list[str]:

@@ -139,7 +139,11 @@ def test_the_reports_of_this_job_are_found_in_its_output_folder(tmp_path: Path) 
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / contract.REPORT).touch()
         os.utime(tmp_path / name / contract.REPORT, (time, time))
-    assert up.reports(tmp_path, 10.0) == [tmp_path / "new" / contract.REPORT]
+    found = [tmp_path / "new" / contract.REPORT]
+    assert up.reports(tmp_path, 10.0) == found
+    # The output folder may be on a file server, and a later job removes what is there.
+    removed = Mock(glob=Mock(side_effect=[found, [tmp_path / "removed" / contract.REPORT], []]))
+    assert up.reports(removed, 10.0) == found
 
 
 def test_every_start_runs_the_same_image_although_a_build_moves_its_tag(
@@ -183,6 +187,28 @@ def test_logs_shows_the_named_cluster(
     assert capsys.readouterr().out == "the output of second\n"
     with pytest.raises(UsageError, match="no cluster is named 'third', found first, second"):
         up.logs("third", follow=False)
+
+
+def test_the_log_of_a_cluster_that_ends_at_this_moment_is_printed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def down(_name: str | None = None) -> list[Node]:
+        ended(tmp_path, "first")
+        return []
+
+    monkeypatch.setattr(cluster, "CLUSTERS", tmp_path)
+    monkeypatch.setattr(nodes, "of_checkout", down)
+    up.logs("first", follow=False)
+    assert capsys.readouterr().out == "the output of first\n"
+
+
+def test_a_log_that_a_new_cluster_removes_at_this_moment_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ended(tmp_path, "first")
+    logs = [tmp_path / name / "log.txt" for name in ("first", "removed")]
+    monkeypatch.setattr(cluster, "CLUSTERS", Mock(glob=Mock(return_value=logs)))
+    assert up.ended() == {"first": logs[0].stat().st_mtime}
 
 
 def test_down_with_an_empty_name_does_not_mean_the_only_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,6 +117,11 @@ def test_a_name_means_the_running_job_else_the_latest_record(
     log.touch()
     os.utime(log, (2**31, 2**31))
     assert tasks_clusters.find("one") is None
+    with monkeypatch.context() as removed:
+        removed.setattr(record, "read", lambda _name: ended)
+        (record.folder_of("one") / "job.json").unlink()
+        assert tasks_clusters.find("one") is None
+        assert record.ended_at("one") == 0.0
     record.write(replace(left, detached=False))  # its ./inv launch was killed
     assert tasks_clusters.find(None) is None
     with locked(record.lock_of("one"), waiting=None):
