@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 
 ReduceOp = dist.ReduceOp
+# torch 1.10 cannot view a tensor as bytes.
+INTEGER_OF_SIZE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def special(dtype: torch.dtype, rank: int) -> torch.Tensor:
@@ -29,8 +31,9 @@ def extremes(check: Any, dtype: torch.dtype) -> None:
         expected = reduce(extreme, parts)
         tensor = parts[check.rank].clone()
         dist.all_reduce(tensor, op, group=check.group)
-        bits = [torch.empty_like(tensor.view(torch.uint8)) for _ in parts]
-        dist.all_gather(bits, tensor.view(torch.uint8), group=check.group)
+        own = tensor.view(INTEGER_OF_SIZE[tensor.element_size()])
+        bits = [torch.empty_like(own) for _ in parts]
+        dist.all_gather(bits, own, group=check.group)
         check.all_equal(bits, [bits[0]] * check.size, "bits of all_reduce", dtype, op)
         root = parts[check.rank].clone()
         dist.reduce(root, check.place(0), op, group=check.group)
