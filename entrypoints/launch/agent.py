@@ -79,6 +79,7 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", QUIET)  # read when torch is imported
     # A shared store would be the store of the first rendezvous, and be lost with its node.
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    allowed = os.sched_getaffinity(0)
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import RendezvousError
@@ -86,6 +87,9 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
 
     from entrypoints.group.create import explain
 
+    # With OMP_PLACES or OMP_PROC_BIND, torch's libgomp binds this thread to one core. The ranks would inherit it.
+    if os.sched_getaffinity(0) != allowed:
+        os.sched_setaffinity(0, allowed)
     if "LOGLEVEL" not in os.environ:  # torchrun's variable for its agent's log
         for name, logger in logging.root.manager.loggerDict.items():
             if name.startswith("torch.distributed") and isinstance(logger, logging.Logger):

@@ -40,6 +40,12 @@ def test_each_rank_is_placed_and_has_separate_cores(
         assert 1 <= plan["omp_num_threads"] <= len(plan["cores"])
 
 
+def test_a_variable_that_places_openmp_threads_leaves_all_cores_to_the_ranks(run_in_image: RunInImage) -> None:
+    start = ("entrypoint", "launch", "--nproc-per-node", "1", "--", "plan", "--json")
+    usual, placed = (run_in_image("env", *assigned, *start) for assigned in ((), ("OMP_PLACES=cores",)))
+    assert json.loads(containers.works(placed))["cores"] == json.loads(containers.works(usual))["cores"]
+
+
 def test_a_rank_without_a_placement_from_its_launcher_is_refused_in_one_line(run_in_image: RunInImage) -> None:
     done = run_in_image("env", "ALPS_APP_PE=1", "entrypoint", "train", "--output_dir", "/tmp/output")
     assert done.returncode == 2, done

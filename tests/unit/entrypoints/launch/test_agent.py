@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -203,13 +204,13 @@ class _SignalError(Exception):
     """Stands for an exception of torch that is not raised here."""
 
 
-@pytest.mark.parametrize(
-    "error", [RuntimeError("no route"), TimeoutError("timed out")], ids=["RuntimeError", "2.0"]
-)
-def test_a_node_that_does_not_reach_node_0_is_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def elastic_launch(*_: object) -> Any:
-        raise error
+def run_agent(
+    monkeypatch: pytest.MonkeyPatch, elastic_launch: Callable[..., Any], masks: Sequence[set[int]] = ()
+) -> list[set[int]]:
+    """Run the agent with stand-ins for torch. `masks`: the CPUs of its thread before and after torch's import.
 
+    Returns the CPUs to which it binds its thread.
+    """
     api = SimpleNamespace(LocalElasticAgent=object, elastic_launch=elastic_launch)
     modules = {
         "torch.distributed.elastic.multiprocessing": SimpleNamespace(SignalException=_SignalError),
@@ -220,9 +221,31 @@ def test_a_node_that_does_not_reach_node_0_is_one_line(monkeypatch: pytest.Monke
     }
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(agent, "os", SimpleNamespace(environ={}))
+    left, bound = iter(masks or [{0}, {0}]), list[set[int]]()
+    fake_os = SimpleNamespace(
+        environ={}, sched_getaffinity=lambda _: next(left), sched_setaffinity=lambda _, cpus: bound.append(cpus)
+    )
+    monkeypatch.setattr(agent, "os", fake_os)
     monkeypatch.setattr(agent, "_config", lambda *_, **__: None)
     monkeypatch.setattr("entrypoints.machine.processes.report_stopped_ranks", lambda _: None)
-    launch = options.parse(["--nproc-per-node", "1", "--", "train"], {})
+    agent._run_agent(options.parse(["--nproc-per-node", "1", "--", "train"], {}), DistributedEnvironment())
+    return bound
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("no route"), TimeoutError("timed out")], ids=["RuntimeError", "2.0"]
+)
+def test_a_node_that_does_not_reach_node_0_is_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def elastic_launch(*_: object) -> Any:
+        raise error
+
     with pytest.raises(UsageError, match=f"node 0: {error}"):
-        agent._run_agent(launch, DistributedEnvironment())
+        run_agent(monkeypatch, elastic_launch)
+
+
+def test_ranks_get_the_cpus_that_the_launcher_had_before_it_imported_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """torch's libgomp binds the thread that imports it, for example with OMP_PLACES=cores."""
+    assert run_agent(monkeypatch, lambda *_: lambda *_: None, masks=[{0, 1}, {0}]) == [{0, 1}]
+    assert run_agent(monkeypatch, lambda *_: lambda *_: None, masks=[{0, 1}, {0, 1}]) == []
