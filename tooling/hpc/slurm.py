@@ -26,8 +26,12 @@ STEP_VARIABLES = (
     *("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"),
     *("SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
 )
-# What a login shell of the host may set, and what would change Python and the linker in the image.
-_HOSTS_OWN = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "LD_PRELOAD", "LD_LIBRARY_PATH")
+# What a login shell of the host may set, and what would change Python, the linker and libfabric in the image.
+# Intel MPI's modules set the last two.
+_HOSTS_OWN = (
+    *("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "LD_PRELOAD", "LD_LIBRARY_PATH"),
+    *("FI_PROVIDER", "FI_PROVIDER_PATH"),
+)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,-]*")
 _TIME = re.compile(r"[0-9]+(:[0-9]{2}){0,2}|[0-9]+-[0-9]{1,2}(:[0-9]{2}){0,2}")
@@ -56,7 +60,9 @@ class SlurmJob:
     ] = 20
     partition: Annotated[str, "the partition; default: Slurm's"] = ""
     account: Annotated[str, "the account that is charged; default: Slurm's"] = ""
-    data: Annotated[str, "a folder of the nodes, mounted read-only at /data; default: none"] = ""
+    data: Annotated[
+        str, "a folder of the nodes, mounted at /data, read-only except with charliecloud; default: none"
+    ] = ""
     output: Annotated[str, "required: a folder that all nodes share, mounted writable at /output"] = ""
     env: Annotated[tuple[str, ...], "NAME=VALUE for every rank; may be repeated"] = ()
 

@@ -82,7 +82,8 @@ def test_srun_starts_the_entrypoint_in_the_image(image: str, expected: str) -> N
     assert "NOTE=$(date)" in words
     host = words[: words.index("ch-run" if image == "/shared/stack" else "apptainer")]
     assert host[:3] == ["srun", "--kill-on-bad-exit=1", "--cpu-bind=none"]
-    assert host[host.index("LD_PRELOAD") - 1] == "-u"
+    for name in ("LD_PRELOAD", "FI_PROVIDER", "FI_PROVIDER_PATH"):
+        assert host[host.index(name) - 1] == "-u"
 
 
 def test_enroot_passes_on_the_variables_that_place_a_rank() -> None:
