@@ -129,7 +129,9 @@ class Job:
 
 def _check_path(flag: str, path: str | None) -> None:
     if path is not None and (not PurePosixPath(path).is_absolute() or re.search(r'[,"\n]', path)):
-        raise UsageError(f"--{flag} is {path!r}, expected an absolute path on the hosts, without commas")
+        raise UsageError(
+            f"--{flag} is {path!r}, expected an absolute path on the hosts, without commas, quotes and line breaks"
+        )
 
 
 def read_hosts(path: Path) -> tuple[Host, ...]:

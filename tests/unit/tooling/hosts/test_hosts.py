@@ -66,6 +66,7 @@ def test_ranks_per_host_come_from_the_option_else_from_the_slots_else_one() -> N
         ({"memory": "lots"}, "--memory is 'lots'"),
         ({"port": 80}, "--port is 80, expected 1024 to 65036"),
         ({"data": "here"}, "--data is 'here', expected an absolute path on the hosts"),
+        ({"hub": '/a"b'}, "--hub is '/a\"b', expected an absolute path on the hosts, without commas, quotes"),
         ({"output": "/a,readonly"}, "--output is '/a,readonly'"),
     ],
 )
