@@ -26,6 +26,8 @@ _FAMILIES = {
     "roberta": "Roberta",
     "xlm_roberta": "XLMRoberta",
 }
+# The option with a decoder's cache, since transformers 5.24 and before.
+_CACHES = ("cache", "past_key_values")
 
 
 def _change(prefix: str, module: Any) -> None:
@@ -66,11 +68,12 @@ def _attention(
     def change(original: Callable[..., Any]) -> Callable[..., Any]:
         def forward(self: Any, hidden_states: Any, attention_mask: Any = None, *args: Any, **options: Any) -> Any:
             layers = [getattr(self, name) for name in names]
-            has_cache = bool(args) or options.get("past_key_values") is not None
+            has_cache = bool(args) or any(options.get(name) is not None for name in _CACHES)
             copies = None if has_cache else _copies(hidden_states, layers)
             if copies is None:
                 return original(self, hidden_states, attention_mask, *args, **options)
-            options.pop("past_key_values", None)
+            for name in _CACHES:
+                options.pop(name, None)
             shape = *hidden_states.shape[:-1], -1, self.attention_head_size
             with not_kept(copies[0]):
                 heads = [layer(copy).view(shape).transpose(1, 2) for layer, copy in zip(layers, copies)]

@@ -178,6 +178,17 @@ def compiled_models() -> None:
     torch.testing.assert_close(traced(batch["input_ids"])["logits"], expected.logits)
 
 
+def cached_models() -> None:
+    """A decoder continues a text with its cache as it would without one."""
+    model = transformers.BertLMHeadModel(model_of(is_decoder=True).config).eval()
+    ids, options = torch.randint(2, 50, (4, 7)), {"return_dict_in_generate": True, "output_logits": True}
+    with torch.inference_mode(), torch.autocast("cpu", dtype=BF16):
+        out = model.generate(ids, max_new_tokens=2, do_sample=False, **options)
+        expected = model(out.sequences[:, :-1], use_cache=False).logits[:, -2:].float()
+    found = torch.stack(out.logits, dim=1)
+    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02 * float(expected.abs().max()))
+
+
 def hooked_models() -> None:
     """Hooks are called, and see what they saw before."""
     model, batch = model_of(), batch_of()
@@ -237,6 +248,7 @@ CHECKS = (
     recomputed_models,
     adapted_models,
     compiled_models,
+    cached_models,
     hooked_models,
     kept_parts,
     hidden_states,
