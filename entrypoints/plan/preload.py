@@ -80,13 +80,20 @@ def locate(soname: str, prefix: str = sys.prefix, cache: str | None = None) -> s
 
 
 def find(environ: Mapping[str, str], locate: Callable[[str], str | None] = locate) -> Preloads:
-    """The paths of LIBRARIES on this host, except libraries that the user's LD_PRELOAD provides already."""
+    """The paths of LIBRARIES on this host, except libraries that the user's LD_PRELOAD provides already.
+
+    A path that does not exist provides nothing: the linker prints an error and continues. Guides name the paths of
+    other distributions.
+    """
     paths: list[str] = []
     reasons: list[str] = []
-    warnings: list[str] = []
     users = split(environ.get("LD_PRELOAD", ""))
+    # The linker itself searches for names without a slash, and replaces $LIB and the like.
+    files = set(filter(os.path.isfile, users))
+    absent = [path for path in users if "/" in path and "$" not in path and path not in files]
+    warnings = [f"LD_PRELOAD has {path}, which does not exist here: remove it from LD_PRELOAD" for path in absent]
     for library in LIBRARIES:
-        own = [path for path in users if Path(path).name.startswith(library.rivals)]
+        own = [path for path in users if path not in absent and Path(path).name.startswith(library.rivals)]
         path = next(filter(None, map(locate, library.sonames)), None)
         if own:
             reasons.append(f"{library.name} is not added: LD_PRELOAD has {own[0]} already")

@@ -73,11 +73,27 @@ def test_a_missing_library_is_a_warning_with_the_fix() -> None:
     assert "intel-openmp" in found.warnings[1]
 
 
-@pytest.mark.parametrize("own", ["/x/libjemalloc.so.2", "/x/libtcmalloc.so.4.5.9", "/x/libmimalloc.so"])
-def test_a_users_own_allocator_stays_the_only_one(own: str) -> None:
-    found = find({"LD_PRELOAD": f"/x/libother.so {own}"}, lambda soname: f"/lib/{soname}")
+@pytest.mark.parametrize("name", ["libjemalloc.so.2", "libtcmalloc.so.4.5.9", "libmimalloc.so"])
+def test_a_users_own_allocator_stays_the_only_one(tmp_path: Path, name: str) -> None:
+    other, own = touch(tmp_path / "libother.so"), touch(tmp_path / name)
+    found = find({"LD_PRELOAD": f"{other} {own}"}, lambda soname: f"/lib/{soname}")
     assert found.paths == ("/lib/libiomp5.so",)
     assert any(own in reason for reason in found.reasons)
+    assert not found.warnings
+
+
+def test_a_guides_path_that_does_not_exist_is_a_warning_and_replaces_nothing(tmp_path: Path) -> None:
+    absent = f"{tmp_path}/libtcmalloc.so:{tmp_path}/libiomp5.so"
+    found = find({"LD_PRELOAD": absent}, lambda soname: f"/lib/{soname}")
+    assert found.paths == ("/lib/libtcmalloc_minimal.so.4", "/lib/libiomp5.so")
+    assert [warning.split(",")[0] for warning in found.warnings] == [
+        f"LD_PRELOAD has {path}" for path in absent.split(":")
+    ]
+
+
+def test_a_path_that_only_the_linker_can_resolve_counts_as_existing() -> None:
+    found = find({"LD_PRELOAD": "/usr/$LIB/libtcmalloc.so.4"}, lambda soname: f"/lib/{soname}")
+    assert (found.paths, found.warnings) == (("/lib/libiomp5.so",), ())
 
 
 def test_a_users_own_openmp_stays_the_only_one() -> None:
