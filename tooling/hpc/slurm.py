@@ -252,9 +252,12 @@ export SRUN_CPUS_PER_TASK="${{SLURM_CPUS_PER_TASK:-}}"
 srun=$!
 interrupted=yes # a signal ends wait early: wait again
 while [ "$interrupted" ]; do interrupted=; wait "$srun"; code=$?; done
-if [ "$asked" ] && [ ! -e "$stop" ]; then
+# train deletes the file at the end of its training, also if it has trained all steps.
+if [ "$code" = 0 ] || [ "$code" = {usage} ]; then
+    exit "$code"
+elif [ "$asked" ] && [ ! -e "$stop" ]; then
     requeue "stopped before the time limit"
-elif [ "$code" != 0 ] && [ "$code" != {usage} ] && is_running && ! nodes_answer && is_running; then
+elif is_running && ! nodes_answer && is_running; then
     requeue "a node does not answer"
 fi
 exit "$code"

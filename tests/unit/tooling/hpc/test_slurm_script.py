@@ -128,11 +128,14 @@ def test_a_job_that_does_not_stop_is_requeued_before_the_time_limit(
     assert script.end(0, tell=False) == f"job 7: the time limit is near: requeueing\n{REQUEUED}\n"
 
 
-def test_a_job_that_succeeds_just_before_its_time_limit_is_not_requeued(start: Start) -> None:
-    script = start()
+@pytest.mark.parametrize("stops", ["", "yes"], ids=["during the training", "after the last step"])
+@pytest.mark.parametrize("code", [0, 2], ids=["success", "full disk"])
+def test_a_job_that_ends_just_before_its_time_limit_is_not_requeued(start: Start, stops: str, code: int) -> None:
+    """train deletes the file that asks it to stop after its last step too."""
+    script = start(STOPS=stops, RANKS_CODE=str(code))
     script.wait_for_ranks()
     script.process.send_signal(signal.SIGUSR1)
-    assert script.end(0) == ""
+    assert script.end(code) == ""
 
 
 def test_a_job_that_may_not_be_requeued_saves_a_checkpoint_too(start: Start) -> None:
