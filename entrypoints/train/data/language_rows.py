@@ -243,7 +243,9 @@ def _only_text(table: Table) -> str:
     if "text" in table.columns:
         return "text"
     names = [name for name, values in table.columns.items() if any(isinstance(value, str) for value in values)]
-    if len(names) == 1:
+    firsts = [next((one for one in values if one is not None), None) for values in table.columns.values()]
+    # Beside lists, such as conversations under another name, the only text may be the row's id.
+    if len(names) == 1 and not any(isinstance(first, (list, dict)) for first in firsts):
         return names[0]
     raise UsageError(
         f"{table.source} has the columns {table.listing}: expected 'messages', 'prompt' and 'completion', or "

@@ -56,6 +56,8 @@ def test_texts_without_labels_need_a_task() -> None:
         ({"text": ["a", None, 3]}, "x.jsonl row 3: column 'text' holds 3"),
         ({"text": [None, ""]}, "is empty in every row"),
         ({"one": ["a"], "two": ["b"]}, "expected 'messages', 'prompt' and 'completion', or 'text'"),
+        ({"id": ["a"], "conversations": [[{"from": "human", "value": "b"}]]}, "expected 'messages', 'prompt' and"),
+        ({"prompt": ["a"], "chosen": [[ANSWER]], "rejected": [[ANSWER]]}, "expected 'messages', 'prompt' and"),
     ],
 )
 def test_a_bad_row_is_named(content: dict[str, list[Any]], expected: str) -> None:
