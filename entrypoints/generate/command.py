@@ -67,6 +67,10 @@ class Generate:
         model, tokenizer = _load(self.model, dtype)
         if (self.system is not None) and (self.raw or not tokenizer.chat_template):
             raise UsageError("--system needs a chat template: leave out --raw, or use a model with a template")
+        if not self._plain(tokenizer):
+            from entrypoints.train.tasks import chat
+
+            chat.stop_after_answers(model.generation_config, tokenizer)
         torch.manual_seed(self.seed)
         return self._answer_all(model, tokenizer)
 

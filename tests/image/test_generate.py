@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -26,6 +27,7 @@ FLAGS = [
     "--per_device_train_batch_size",
     "2",
 ]
+ADAPTER = ["--use_peft", "--lora_target_modules", "all-linear"]
 LEARN = [*FLAGS, "--num_train_epochs", "100", "--learning_rate", "0.01", "--logging_strategy", "no"]
 
 
@@ -46,7 +48,7 @@ def folder(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     works(run(image, made, "python", "/tests/tiny_model.py", "/work/bert", words, "/work/random"))
     start = ["train", "--model_name_or_path", "/work/random", *LEARN, "--output_dir"]
     works(run(image, made, *start, "/work/trained"))
-    works(run(image, made, *start, "/work/adapter", "--use_peft", "--lora_target_modules", "all-linear"))
+    works(run(image, made, *start, "/work/adapter", *ADAPTER))
     return made
 
 
@@ -62,6 +64,22 @@ def answers(image: str, folder: Path, model: str, *options: str) -> list[str]:
 @pytest.mark.parametrize("model", ["/work/trained", "/work/adapter"])
 def test_what_was_learned_is_said(image: str, folder: Path, model: str) -> None:
     assert answers(image, folder, model) == [f"in {home}." for home in HOMES.values()]
+
+
+def test_an_answer_ends_where_the_template_ends_it_if_texts_end_with_another_token(
+    image: str, folder: Path
+) -> None:
+    base = folder / "base"
+    shutil.copytree(folder / "random", base)
+    for name in ("tokenizer_config.json", "config.json", "generation_config.json"):
+        text = (base / name).read_text().replace('"<|end|>"', '"<|begin|>"')
+        (base / name).write_text(text.replace('"eos_token_id": 1', '"eos_token_id": 0'))
+    start = ["train", "--model_name_or_path", "/work/base", *LEARN, "--output_dir"]
+    works(run(image, folder, *start, "/work/ended"))
+    assert json.loads((folder / "ended" / "generation_config.json").read_text())["eos_token_id"] == [0, 1]
+    works(run(image, folder, *start, "/work/ended-adapter", *ADAPTER))  # is saved without generation_config
+    for model in ("/work/ended", "/work/ended-adapter"):
+        assert answers(image, folder, model) == [f"in {home}." for home in HOMES.values()]
 
 
 def test_what_was_not_learned_is_not_said(image: str, folder: Path) -> None:

@@ -61,6 +61,32 @@ def render_with_answers(tokenizer: Any, conversation: Conversation) -> tuple[str
     return text, [(len(begin), len(end)) for begin, end in found if end.startswith(begin) and text.startswith(end)]
 
 
+def _token_after_answers(tokenizer: Any) -> int | None:
+    """The special token with which the template ends an answer, None if it ends answers without one.
+
+    It may differ from the tokenizer's end token: the templates of many base models end a turn with another token.
+    """
+    answer = "Yes."
+    messages = [{"role": "user", "content": "Is it?"}, {"role": _ASSISTANT, "content": answer}]
+    try:
+        _, found, end = render(tokenizer, messages).rpartition(answer)
+    except UsageError:  # the template needs other messages
+        return None
+    added = tokenizer.added_tokens_decoder
+    tokens = tokenizer(end, add_special_tokens=False)["input_ids"] if found else ()
+    return next((token for token in tokens if token in added and added[token].special), None)
+
+
+def stop_after_answers(config: Any, tokenizer: Any) -> None:
+    """Let `generate` also stop at the token with which the template ends an answer. `config`: GenerationConfig."""
+    if config is None:  # of a model that does not generate
+        return
+    given, end = config.eos_token_id, _token_after_answers(tokenizer)
+    stops = given if isinstance(given, list) else [] if given is None else [given]
+    if end is not None and end not in stops:
+        config.eos_token_id = [*stops, end]
+
+
 def opens_differently(tokenizer: Any, conversation: Conversation) -> bool:
     """Whether no answer begins with the template's generation prompt, which may open a thought, for example."""
     found = list(_openings(tokenizer, conversation))

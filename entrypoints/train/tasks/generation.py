@@ -68,6 +68,7 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: To
     splits = [split for split in (rows.train, rows.validation) if split is not None]
     if arguments.chat_template_path or any(_has_conversations(split) for split in splits):
         chat.set_template(loaded.tokenizer, arguments.chat_template_path)
+        chat.stop_after_answers(loaded.model.generation_config, loaded.tokenizer)  # is saved with the model
     everything = arguments.completion_only_loss is False
     notes: list[str] = []
     train, validation = (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
 
@@ -21,10 +22,15 @@ class Tokenizer:
     """
 
     chat_template = "given"
+    # The letters of a text are its tokens.
+    added_tokens_decoder = MappingProxyType({ord("|"): SimpleNamespace(special=True)})
 
     def __init__(self, forgets: bool = False, ask: str = "a:") -> None:
         self._forgets = forgets
         self._ask = ask
+
+    def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[int]]:
+        return {"input_ids": [] if add_special_tokens else list(map(ord, text))}
 
     def apply_chat_template(
         self, messages: list[Any], tokenize: bool, add_generation_prompt: bool, tools: Sequence[str] = ()
@@ -85,3 +91,35 @@ def test_a_tokenizer_without_a_template_needs_a_template_file(tmp_path: Any) -> 
     (tmp_path / "chat.jinja").write_text("{{ messages }}")
     chat.set_template(tokenizer, str(tmp_path / "chat.jinja"))
     assert tokenizer.chat_template == "{{ messages }}"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [(None, [124]), (0, [0, 124]), ([0, 1], [0, 1, 124]), (124, 124), ([1, 124], [1, 124])],
+)
+def test_an_answer_also_stops_at_the_templates_token(given: Any, expected: Any) -> None:
+    config = SimpleNamespace(eos_token_id=given)
+    chat.stop_after_answers(config, Tokenizer())
+    assert config.eos_token_id == expected
+
+
+def test_a_template_without_an_end_token_changes_no_stop() -> None:
+    class Plain(Tokenizer):
+        added_tokens_decoder = MappingProxyType({ord("|"): SimpleNamespace(special=False)})
+
+    class Strict(Tokenizer):
+        def apply_chat_template(self, *arguments: Any, **options: Any) -> NoReturn:
+            raise ValueError("expected a system message")
+
+    class Silent(Tokenizer):
+        def apply_chat_template(self, *arguments: Any, **options: Any) -> str:
+            return "|"
+
+    for tokenizer in (Plain(), Strict(), Silent()):
+        config = SimpleNamespace(eos_token_id=0)
+        chat.stop_after_answers(config, tokenizer)
+        assert config.eos_token_id == 0
+
+
+def test_a_model_without_a_generation_config_is_left_alone() -> None:
+    chat.stop_after_answers(None, Tokenizer())
