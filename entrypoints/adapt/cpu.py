@@ -45,18 +45,17 @@ def _imply_use_cpu(situation: Situation, module: Any) -> None:
 
 
 def _imply_accelerator_cpu(situation: Situation, module: Any) -> None:
-    state = getattr(module, "PartialState", None)
-    if state is None:  # accelerate of 2022
-        return
+    # accelerate of 2022 has only AcceleratorState, and looks for a GPU in every rank of torchrun.
+    state = getattr(module, "PartialState", None) or module.AcceleratorState
     init = state.__init__
 
     @functools.wraps(init)
-    def imply(self: Any, cpu: bool = False, **options: Any) -> None:
+    def imply(self: Any, *args: Any, **options: Any) -> None:
         # Later objects share the state of the first one.
-        if not cpu and not state._shared_state and not _has_gpu():
-            cpu = True
+        if not any(args) and not options.get("cpu") and not state._shared_state and not _has_gpu():
+            args, options["cpu"] = (), True
             situation.report(_ACCELERATOR, "Accelerator(cpu=True) is implied")
-        init(self, cpu, **options)
+        init(self, *args, **options)
 
     state.__init__ = imply
 

@@ -6,22 +6,30 @@ transformers: 4.51 removed is_torch_tpu_available from the top level. 5.0 remove
 get_full_repo_name (only for --push_to_hub), is_offline_mode of transformers.utils, and TrainingArguments'
 use_legacy_prediction_loop and tpu_metrics_debug, both of which trainer_qa.py reads; Trainer's `tokenizer` has been
 called processing_class since 4.46, and 5.0 accepts only the new name. huggingface_hub: 1.0 removed Repository.
-accelerate: 1.0 removed Accelerator.use_fp16 and renamed logging_dir to project_dir.
+accelerate: 1.0 removed Accelerator.use_fp16 and renamed logging_dir to project_dir. Intel's bindings: torch_ccl
+has been called oneccl_bindings_for_pytorch since 1.12; accelerate of 2022 imports the old name on older torch.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
+import importlib.abc
+import importlib.machinery
 import inspect
+import sys
+from types import ModuleType
 from typing import Any, NoReturn
 
-from entrypoints.adapt.adaptation import Adaptation, Situation, before_method, on_import, removed_in
+from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, before_method, on_import, removed_in
+from entrypoints.cli import packages
 from entrypoints.cli.import_hooks import after_import
 
 _METRIC, _TOKEN, _TELEMETRY, _TOKENIZER = "load-metric", "auth-token", "telemetry", "trainer-tokenizer"
 _TPU, _LOOP, _REPOSITORY, _ACCELERATOR = "torch-tpu", "prediction-loop", "hub-repository", "accelerator-names"
-_OFFLINE = "offline-mode"
+_OFFLINE, _BINDINGS = "offline-mode", "torch-ccl"
+_OLD_BINDINGS = "torch_ccl"
 _OLD_PARAMETER = "use_auth_token"
 _REMOVED_FIELDS = ("use_legacy_prediction_loop", "tpu_metrics_debug")
 _PUSH = "huggingface_hub 1.0 removed Repository: remove --push_to_hub, and upload the folder with `hf upload`"
@@ -193,6 +201,26 @@ def _hook_accelerator(situation: Situation, module: Any) -> None:
         before_method(accelerator, "__init__", rename)
 
 
+class _BindingsFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds torch_ccl, if no other finder does: the import returns oneccl_bindings_for_pytorch."""
+
+    def __init__(self, situation: Situation) -> None:
+        self.situation = situation
+
+    def find_spec(self, name: str, _path: object, _target: object = None) -> importlib.machinery.ModuleSpec | None:
+        if name != _OLD_BINDINGS or not packages.installed(packages.CCL):
+            return None
+        return importlib.machinery.ModuleSpec(name, self)
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(packages.CCL)
+        self.situation.report(_BINDINGS, f"{_OLD_BINDINGS} is now {packages.CCL}")
+
+
+def _install_bindings(situation: Situation) -> None:
+    sys.meta_path.append(_BindingsFinder(situation))
+
+
 ADAPTATIONS = (
     Adaptation(
         _TELEMETRY,
@@ -247,5 +275,11 @@ ADAPTATIONS = (
         "Accelerator.use_fp16 exists, and logging_dir is passed on as project_dir",
         removed_in("accelerate", "1.0.0"),
         on_import("accelerate.accelerator", _hook_accelerator),
+    ),
+    Adaptation(
+        _BINDINGS,
+        f"{_OLD_BINDINGS} can be imported, and is {packages.CCL}",
+        lambda _: Verdict(True, "if the script or accelerate imports it"),
+        _install_bindings,
     ),
 )
