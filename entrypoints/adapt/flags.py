@@ -136,8 +136,13 @@ def name_of(argument: str) -> str:
 
 
 def rewrite(arguments: Sequence[str], active: Mapping[str, OldFlag]) -> tuple[list[str], list[Found]]:
-    """The arguments with the flags in `active` replaced or dropped, and the flags found."""
+    """The arguments with the flags in `active` replaced or dropped, and the flags found.
+
+    A new name that is given too keeps its value, unless it is 0 or false.
+    """
+    given = _values(arguments)
     kept: list[str] = []
+    last: list[str] = []
     found: list[Found] = []
     rest = list(arguments)
     while rest:
@@ -153,13 +158,28 @@ def rewrite(arguments: Sequence[str], active: Mapping[str, OldFlag]) -> tuple[li
             continue
         item = Found(flag, value)
         found.append(item)
-        if flag.now is not None:
-            kept.append(f"--{flag.now}={flag.value(item.value) if flag.value else item.value}")
-    return kept, found
+        if flag.now is not None and _is_nothing(given.get(flag.now)):
+            replaced = last if flag.now in given else kept  # of a flag that is given twice, the last one counts
+            replaced.append(f"--{flag.now}={flag.value(item.value) if flag.value else item.value}")
+    return kept + last, found
+
+
+def _values(arguments: Sequence[str]) -> dict[str, str]:
+    """The flags with their values; those without one are `true`."""
+    values = {}
+    for word, following in zip(arguments, [*arguments[1:], "--"]):
+        _, equals, value = word.partition("=")
+        values[name_of(word)] = value if equals else "true" if following.startswith("--") else following
+    return values
+
+
+def _is_nothing(value: Any) -> bool:
+    """Whether a value leaves a field to its old name, as `--warmup_steps 0` leaves it to --warmup_ratio."""
+    return value is None or str(value).lower() in _FALSE or str(value) == "0.0"
 
 
 def rewrite_fields(values: Mapping[str, Any], active: Mapping[str, OldFlag]) -> tuple[dict[str, Any], list[Found]]:
-    """`rewrite` for the fields of a configuration file or a call. Fields already present keep their values."""
+    """`rewrite` for the fields of a configuration file or a call."""
     kept: dict[str, Any] = {name: value for name, value in values.items() if name not in active}
     found: list[Found] = []
     for name in (name for name in values if name in active):
@@ -167,6 +187,6 @@ def rewrite_fields(values: Mapping[str, Any], active: Mapping[str, OldFlag]) -> 
         if value is None:
             continue
         found.append(Found(flag, str(value)))
-        if flag.now is not None:
-            kept.setdefault(flag.now, flag.value(str(value)) if flag.value else value)
+        if flag.now is not None and _is_nothing(kept.get(flag.now)):
+            kept[flag.now] = flag.value(str(value)) if flag.value else value
     return kept, found

@@ -41,6 +41,9 @@ OF_2_8 = {"transformers": "4.55.4", "accelerate": "1.10.1", "torch": "2.8.0+cpu"
         ("--group_by_length", "--train_sampling_strategy=group_by_length"),
         ("--group_by_length false", "--train_sampling_strategy=random"),
         ("--warmup_ratio 0.1", "--warmup_steps=0.1"),
+        ("--warmup_ratio 0.1 --warmup_steps 0 --lr 1", "--warmup_steps 0 --lr 1 --warmup_steps=0.1"),
+        ("--warmup_steps 500 --warmup_ratio 0.0", "--warmup_steps 500"),
+        ("--warmup_ratio=0.1 --warmup-steps=500", "--warmup-steps=500"),
         ("--output_dir --no_such -5", "--output_dir --no_such -5"),
     ],
 )
@@ -55,9 +58,22 @@ def test_only_active_flags_are_changed_and_those_found_are_returned() -> None:
 
 
 def test_fields_of_a_file_are_rewritten_unless_the_new_name_is_given_too() -> None:
-    kept, found = flags.rewrite_fields({"no_cuda": True, "use_cpu": False, "use_ipex": True, "seed": 1}, FLAGS)
-    assert kept == {"use_cpu": False, "seed": 1}
-    assert [item.flag.name for item in found] == ["no_cuda", "use_ipex"]
+    values = {"evaluation_strategy": "no", "eval_strategy": "steps", "use_ipex": True, "seed": 1}
+    kept, found = flags.rewrite_fields(values, FLAGS)
+    assert kept == {"eval_strategy": "steps", "seed": 1}
+    assert [item.flag.name for item in found] == ["evaluation_strategy", "use_ipex"]
+
+
+def test_warmup_steps_of_zero_leave_the_warmup_to_its_ratio_as_in_transformers_4() -> None:
+    for steps, ratio, expected in (
+        (0, 0.1, 0.1),
+        (500, 0.1, 500),
+        (500, 0.0, 500),
+        (0.0, 0.1, 0.1),
+        (None, 0.1, 0.1),
+    ):
+        kept, _ = flags.rewrite_fields({"warmup_steps": steps, "warmup_ratio": ratio}, FLAGS)
+        assert kept == {"warmup_steps": expected}
 
 
 def test_no_replacement_is_an_old_flag() -> None:
