@@ -204,10 +204,11 @@ def explain(error: Exception, environment: DistributedEnvironment, join_seconds:
             f"only {joined} {what} met at {where} within {join_seconds:g} s: start them all within that time, "
             "with this MASTER_ADDR and MASTER_PORT"
         )
-    if "Socket Timeout" in text and environment.launcher == "launch":  # torch 2.0 and older, after 300 s
+    # The connection to node 0 works. torch 2.0 and older, newer torch on the other nodes.
+    if environment.launcher == "launch" and ("Socket Timeout" in text or "wait timeout after" in text):
         return (
-            f"not all {environment.world_size} nodes met at {where}: check why the others did not start, or start "
-            "all of them within the time limit"
+            f"not all {environment.world_size} nodes met at {where} within {join_seconds:g} s: check why the "
+            "others did not start, or start all of them within that time"
         )
     if kind in ("DistNetworkError", "DistStoreError") or "connect" in text.lower():
         agent = "the launcher of node 0" if environment.launcher in (TORCHRUN.name, "launch") else "rank 0"

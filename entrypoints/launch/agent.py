@@ -83,6 +83,7 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import RendezvousError
+    from torch.distributed.elastic.utils import store
     from torch.distributed.launcher import api
 
     from entrypoints.group.create import explain
@@ -102,6 +103,9 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
         kills.forget()
         return first_failure(found).text
 
+    # Here the agents of torch 2.0 and older wait for each other, by default 300 s. Before, node 0 has waited for
+    # connections, with the same limit.
+    store.synchronize.__defaults__ = (options.timeout_seconds,)
     # elastic_launch has no option for the agent's class.
     api.LocalElasticAgent = reporting_agent(api.LocalElasticAgent, describe_restart)
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:

@@ -29,7 +29,11 @@ def create(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (RuntimeError("Socket Timeout"), "not all 2 nodes met at node-0:29500: "),
+        (RuntimeError("Socket Timeout"), "not all 2 nodes met at node-0:29500 within 4 s: "),
+        (
+            RuntimeError("wait timeout after 4000ms, keys: /none/torchelastic/assigned_ranks/1"),
+            "not all 2 nodes met at node-0:29500 within 4 s: ",
+        ),
         (
             RuntimeError("Timed out after 4 seconds waiting for clients. 1/2 clients joined."),
             "only 1 of 2 nodes met at node-0:29500 within 4 s: ",
@@ -41,7 +45,14 @@ def create(monkeypatch: pytest.MonkeyPatch) -> Any:
         (RuntimeError("EADDRINUSE"), "port 29500 on this host is in use"),
         (RuntimeError("no idea"), "the process group cannot be created (no idea)"),
     ],
-    ids=["torch 2.0: a node is missing", "a node is missing", "torch 2.0: no node 0", "port", "unknown"],
+    ids=[
+        "torch 2.0: a node is missing",
+        "on another node",
+        "a node is missing",
+        "torch 2.0: no node 0",
+        "port",
+        "unknown",
+    ],
 )
 def test_nodes_that_do_not_meet_are_one_line(create: Any, error: Exception, expected: str) -> None:
     launcher = DistributedEnvironment(0, 2, 0, 1, 0, "node-0", launcher="launch")

@@ -204,6 +204,11 @@ class _SignalError(Exception):
     """Stands for an exception of torch that is not raised here."""
 
 
+def synchronize(barrier_timeout: float = 300) -> float:
+    """Stands for torch's function."""
+    return barrier_timeout
+
+
 def run_agent(
     monkeypatch: pytest.MonkeyPatch, elastic_launch: Callable[..., Any], masks: Sequence[set[int]] = ()
 ) -> list[set[int]]:
@@ -216,6 +221,7 @@ def run_agent(
         "torch.distributed.elastic.multiprocessing": SimpleNamespace(SignalException=_SignalError),
         "torch.distributed.elastic.multiprocessing.errors": SimpleNamespace(ChildFailedError=_SignalError),
         "torch.distributed.elastic.rendezvous": SimpleNamespace(RendezvousError=_SignalError),
+        "torch.distributed.elastic.utils": SimpleNamespace(store=SimpleNamespace(synchronize=synchronize)),
         "torch.distributed.launcher": SimpleNamespace(api=api),
         "entrypoints.group.create": SimpleNamespace(explain=lambda error, *_: f"node 0: {error}"),
     }
@@ -228,7 +234,8 @@ def run_agent(
     monkeypatch.setattr(agent, "os", fake_os)
     monkeypatch.setattr(agent, "_config", lambda *_, **__: None)
     monkeypatch.setattr("entrypoints.machine.processes.report_stopped_ranks", lambda _: None)
-    agent._run_agent(options.parse(["--nproc-per-node", "1", "--", "train"], {}), DistributedEnvironment())
+    launch = options.parse(["--nproc-per-node", "1", "--timeout", "5", "--", "train"], {})
+    agent._run_agent(launch, DistributedEnvironment())
     return bound
 
 
@@ -241,6 +248,14 @@ def test_a_node_that_does_not_reach_node_0_is_one_line(monkeypatch: pytest.Monke
 
     with pytest.raises(UsageError, match=f"node 0: {error}"):
         run_agent(monkeypatch, elastic_launch)
+
+
+def test_the_agents_of_old_torch_wait_for_each_other_as_long_as_the_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []
+    run_agent(monkeypatch, lambda *_: lambda *_: waits.append(synchronize()))
+    assert waits == [5.0]
 
 
 def test_ranks_get_the_cpus_that_the_launcher_had_before_it_imported_torch(
