@@ -67,7 +67,9 @@ class TaskArguments:
     model_name_or_path: Optional[str] = _flag("Folder of a pretrained model, or its name on the hub.")
     tokenizer_name: Optional[str] = _flag("Folder or hub name of the tokenizer. Default: the model's tokenizer.")
     model_revision: str = _flag("Branch, tag or commit of the model on the hub.", "main")
-    dataset_name: Optional[str] = _flag("Name of a data set on the hub.")
+    dataset_name: Optional[str] = _flag(
+        "Name of a data set on the hub. Evaluated: its split validation, else validation_matched, else test."
+    )
     dataset_config_name: Optional[str] = _flag("Configuration of the data set.")
     train_file: Optional[str] = _flag(
         "Training data (csv, tsv, json, jsonl, parquet, txt): a file, a folder, or a pattern such as "
