@@ -202,6 +202,8 @@ def _check_optimizer(arguments: TrainingArguments, model: Any) -> None:
     schedule = str(getattr(arguments.lr_scheduler_type, "value", arguments.lr_scheduler_type))
     used, options = f"--lr_scheduler_type {schedule}", arguments.lr_scheduler_kwargs or {}
     unsupported.check_keys("lr_scheduler_kwargs", options, _options_of(schedule), used)
+    if schedule == SchedulerType.INVERSE_SQRT.value:
+        training_arguments.bind_options(optimization.TYPE_TO_SCHEDULER_FUNCTION, SchedulerType(schedule), options)
     try:
         get_scheduler(schedule, optimizer, 0, 1, scheduler_specific_kwargs=options)
     except (ImportError, ValueError, TypeError, ArithmeticError) as error:

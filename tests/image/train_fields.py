@@ -80,6 +80,7 @@ CASES = (
     other("--learning_rate=0.01"),
     other("--lr_scheduler_type=constant"),
     other("--lr_scheduler_type=cosine_with_min_lr", '--lr_scheduler_kwargs={"min_lr": 0.01}'),
+    other("--lr_scheduler_type=inverse_sqrt", '--lr_scheduler_kwargs={"timescale": 5}'),
     other("--warmup_steps=1"),
     other("--optim=sgd"),
     refused("--optim_args", "--optim_args=amsgrad=True"),

@@ -6,11 +6,12 @@ accelerate, which TrainingArguments sets up, would otherwise create its own proc
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
-from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Callable, cast
 
 from entrypoints import contract
 from entrypoints.cli.errors import UsageError, one_line
@@ -103,6 +104,14 @@ def create(parsed: Parsed) -> TrainingArguments:
     if follows and arguments.greater_is_better and isinstance(options, dict):  # other values are refused later
         arguments.lr_scheduler_kwargs = {"mode": "max", **options}
     return arguments
+
+
+def bind_options(schedules: dict[Any, Callable[..., Any]], schedule: Any, options: Mapping[str, Any]) -> None:
+    """Give --lr_scheduler_kwargs to transformers' function for a schedule.
+
+    transformers before 4.56 calls the function of inverse_sqrt without them.
+    """
+    schedules[schedule] = functools.partial(schedules[schedule], **options)
 
 
 def follow_evaluations(values: dict[str, Any], given: Collection[str]) -> None:

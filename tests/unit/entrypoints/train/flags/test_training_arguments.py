@@ -26,6 +26,16 @@ def test_access_tokens_are_not_stored() -> None:
     assert stored == {"hub_token": None, "seed": 3}
 
 
+def test_a_schedule_gets_its_options_from_every_version_of_transformers() -> None:
+    def inverse_sqrt(warmup_steps: int, timescale: int = 10_000) -> tuple[int, int]:
+        return warmup_steps, timescale
+
+    schedules = {"inverse_sqrt": inverse_sqrt}
+    training_arguments.bind_options(schedules, "inverse_sqrt", {"timescale": 5})
+    assert schedules["inverse_sqrt"](1) == (1, 5)  # before 4.56
+    assert schedules["inverse_sqrt"](1, timescale=5) == (1, 5)
+
+
 def values(**changes: Any) -> dict[str, Any]:
     """transformers' fields, with the defaults of `train`."""
     fields = {"load_best_model_at_end": True, "eval_strategy": "epoch", "eval_steps": None, "logging_steps": 10}
