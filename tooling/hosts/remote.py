@@ -24,6 +24,8 @@ CONNECT_SECONDS = 10
 COMMAND_SECONDS = 60.0
 # Between two messages on a connection that is not used otherwise: a firewall or a router would forget it.
 KEEPALIVE_SECONDS = 30
+# A connection is broken if the other side's kernel acknowledges nothing for this time. Linux waits for 15 minutes.
+LOST_SECONDS = 60
 # Instead of an exit code, if the host sent none: the connection broke.
 NO_STATUS = -1
 # The exit code of timeout(1).
@@ -86,6 +88,7 @@ class Remote:
             self._connection.open()
             if transport := self._connection.client.get_transport():
                 transport.set_keepalive(KEEPALIVE_SECONDS)
+            _limit_silence(self._connection)
         except (OSError, SSHException, EOFError, ValueError) as error:
             self.close()
             raise RemoteError(explain(error, self._where())) from error
@@ -278,6 +281,17 @@ def known_keys(text: str) -> list[HostKeyEntry]:
         elif entry is not None and not marker:
             entries.append(entry)
     return [entry for entry in entries if entry.key.asbytes() not in revoked]
+
+
+def _limit_silence(connection: Connection) -> None:
+    """Break a connection, or that to its gateway, after LOST_SECONDS without an answer to a message."""
+    transport = connection.client.get_transport()
+    if transport and isinstance(
+        transport.sock, socket.socket
+    ):  # otherwise a channel of a gateway, or ProxyCommand
+        transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, LOST_SECONDS * 1000)
+    if isinstance(connection.gateway, Connection):
+        _limit_silence(connection.gateway)
 
 
 def _reason(error: NoValidConnectionsError) -> str:

@@ -153,6 +153,12 @@ def test_a_stream_reports_that_the_connection_broke(host: Remote, command: str, 
     assert len(lost) == times
 
 
+def test_a_connection_without_answers_breaks_before_linux_gives_up(host: Remote) -> None:
+    transport = host._connection.client.get_transport()
+    limit = transport.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+    assert limit == remote.LOST_SECONDS * 1000
+
+
 def test_an_idle_connection_is_kept_alive(host: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
     assert host.run("echo").code == 3
     seen: queue.Queue[str] = queue.Queue()
