@@ -163,9 +163,9 @@ inline std::string get_text(c10d::Store& store, const std::string& key) {
   return {value.begin(), value.end()};
 }
 
-#if !TORCH_SINCE(2, 0)
-// One thread at a time uses the connection. torch's own class does not ensure that before 1.11, and only in part before
-// 1.13: two threads read each other's answers, and the server closes the connection.
+#if !TORCH_SINCE(1, 11)
+// One thread at a time uses the connection. torch's own class has no mutex before 1.11: two threads read each other's
+// answers, and the server closes the connection.
 class LockedTCPStore final : public c10d::TCPStore {
  public:
   using TCPStore::TCPStore;
