@@ -81,6 +81,7 @@ def run(pin_name: str | None, jobs: int, shape: Shape) -> None:
         launcher=shape.launcher,
     )
     docker, image = choice.ensure()
+    spec = replace(spec, image=image.id)  # a build may move the tag
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
     done: list[Job] = []
