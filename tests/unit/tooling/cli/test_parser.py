@@ -257,3 +257,9 @@ def test_a_closed_stream_is_an_empty_one(command: str, closed: str) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert bool(done.stdout) is (" >&-" not in f" {closed}")
+
+
+def test_bad_usage_has_its_exit_code_without_standard_error() -> None:
+    argv = ["bash", "-c", f"{ROOT / 'inv'} docter 2>&-"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
