@@ -79,7 +79,12 @@ def _table(loaded: Any, name: str, splits: tuple[str, ...], rows: int | None) ->
     """The first of `splits` that the data set has. Class numbers are replaced by class names."""
     split = next((split for split in splits if split in loaded), None)
     if split is None:
-        raise UsageError(f"data set '{name}' has no split '{splits[0]}', it has {', '.join(loaded)}")
+        fix = (
+            "--do_train alone trains without an evaluation" if "train" not in splits else "choose another data set"
+        )
+        raise UsageError(
+            f"data set '{name}' has the splits {', '.join(loaded)}, expected {' or '.join(splits)}: {fix}"
+        )
     dataset = loaded[split]
     if rows is not None:
         dataset = dataset.select(range(min(rows, len(dataset))))
