@@ -79,9 +79,7 @@ def _table(loaded: Any, name: str, splits: tuple[str, ...], rows: int | None) ->
     """The first of `splits` that the data set has. Class numbers are replaced by class names."""
     split = next((split for split in splits if split in loaded), None)
     if split is None:
-        fix = (
-            "--do_train alone trains without an evaluation" if "train" not in splits else "choose another data set"
-        )
+        fix = "choose another data set" if "train" in splits else "pass --do_train to train without an evaluation"
         raise UsageError(
             f"data set '{name}' has the splits {', '.join(loaded)}, expected {' or '.join(splits)}: {fix}"
         )

@@ -1,0 +1,35 @@
+"""The splits of a data set on the hub."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from entrypoints.cli.errors import UsageError
+from entrypoints.train.data import splits
+from entrypoints.train.flags.arguments import TaskArguments
+
+
+@pytest.mark.parametrize(
+    ("found", "do_eval", "message"),
+    [
+        (
+            "train",
+            True,
+            "data set 'me/x' has the splits train, expected validation or validation_matched or test: pass "
+            "--do_train to train without an evaluation",
+        ),
+        ("test", False, "data set 'me/x' has the splits test, expected train: choose another data set"),
+    ],
+    ids=["nothing to evaluate", "nothing to train on"],
+)
+def test_a_missing_split_is_one_line_that_names_all_that_would_do(
+    monkeypatch: pytest.MonkeyPatch, found: str, do_eval: bool, message: str
+) -> None:
+    fake = SimpleNamespace(disable_progress_bars=lambda: None, load_dataset=lambda *_: {found: None})
+    monkeypatch.setitem(sys.modules, "datasets", fake)
+    with pytest.raises(UsageError) as error:
+        splits.load(TaskArguments(dataset_name="me/x"), do_train=not do_eval, do_eval=do_eval)
+    assert str(error.value) == message
