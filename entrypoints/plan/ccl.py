@@ -100,8 +100,8 @@ def worker_cores(
         if own:
             named = " ".join(f"{name}={value}" for name, value in own.items())
             notes.warnings.append(
-                f"{named}, but the rank has no cores to spare for workers: lower OMP_NUM_THREADS, or give "
-                "the rank more cores"
+                f"{named}, but the rank has no cores to spare for workers: unset {' and '.join(own)}, lower "
+                "OMP_NUM_THREADS, or give the rank more cores"
             )
         return ()
     kept = share.cores[len(share.cores) - wanted :]

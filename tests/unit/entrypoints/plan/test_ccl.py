@@ -83,7 +83,7 @@ def test_the_users_workers_that_do_not_fit_are_a_warning() -> None:
     made = make(place(0, 2), cores(2), {"CCL_WORKER_COUNT": "1"}, IOMP, "ccl")
     assert made.ccl_worker_cores == ()
     assert made.environment["CCL_WORKER_OFFLOAD"] == "0"
-    assert "no cores to spare for workers" in made.warnings[0]
+    assert "no cores to spare for workers: unset CCL_WORKER_COUNT, lower" in made.warnings[0]
 
 
 def test_a_worker_that_the_user_asks_for_gets_a_core_of_small_shares_too() -> None:
