@@ -5,6 +5,7 @@ Only `entrypoints.rank.start` starts this module, with its variables set.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import io
 import os
@@ -26,6 +27,7 @@ from entrypoints.report import at_end
 def main() -> NoReturn:
     # The collector would search the new modules of torch and transformers again and again: 1 s of a start of 5 s.
     gc.disable()
+    _initialize_openmp()
     from entrypoints.group.create import MEETING  # imports torch
     from entrypoints.rank.work import work
 
@@ -58,6 +60,17 @@ def main() -> NoReturn:
     if code:
         exit_failed(code)
     exit_finished()
+
+
+def _initialize_openmp() -> None:
+    """Let the preloaded OpenMP library read the CPUs of this process before torch is imported.
+
+    With OMP_PLACES, OMP_PROC_BIND or GOMP_CPU_AFFINITY, torch's own libgomp, which is loaded but idle, binds the
+    main thread to one core. The preloaded library would then place all threads on this core.
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "omp_get_num_procs"):
+        library.omp_get_num_procs()
 
 
 def record_sigterm() -> None:

@@ -62,7 +62,21 @@ agree(messages[dist.get_rank()])
 print("not reached", flush=True)
 """
 
-SCRIPTS = {"see.py": SEE, "fail.py": FAIL, "agree.py": AGREE, "broken.py": "def deep():\n    1 / 0\ndeep()\n"}
+THREADS = """
+import json, os
+import torch
+torch.ones(700, 700) @ torch.ones(700, 700)
+cores = [os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")]
+print(json.dumps({"rank": 0, "cores": sorted(set().union(*cores))}))
+"""
+
+SCRIPTS = {
+    "see.py": SEE,
+    "fail.py": FAIL,
+    "agree.py": AGREE,
+    "threads.py": THREADS,
+    "broken.py": "def deep():\n    1 / 0\ndeep()\n",
+}
 
 
 class Run(Protocol):

@@ -67,6 +67,14 @@ def test_a_missing_preload_is_a_warning_with_the_fix(run: Run) -> None:
     assert "libtcmalloc-minimal4" in done.stderr
 
 
+@pytest.mark.parametrize("variable", ["OMP_PLACES=cores", "OMP_PROC_BIND=close"])
+def test_the_users_variables_place_threads_on_all_cores_of_the_rank(run: Run, variable: str) -> None:
+    """torch's libgomp reads these variables too, and binds the main thread to one core."""
+    command = ("entrypoint", "run", "--quiet", "/scripts/threads.py")
+    (usual,), (placed,) = (seen(run("env", *assigned, *command)) for assigned in ((), (variable,)))
+    assert len(placed["cores"]) > 1 or len(usual["cores"]) == 1
+
+
 def test_a_module_runs_as_main_with_the_current_folder_on_its_path(run: Run) -> None:
     (rank,) = seen(run("run", "-m", "see", "a", docker_args=["--workdir", "/scripts"]))
     assert rank["name"] == "__main__"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from entrypoints.rank import worker
 from entrypoints.records import job
 from tests.unit.entrypoints import ROOT
 
@@ -59,3 +63,19 @@ def test_ctrl_c_while_torch_is_imported_prints_no_traceback(tmp_path: Path) -> N
     environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, timeout=60)
     assert (done.returncode, done.stderr) == (130, "")
+
+
+class Library:
+    """A stand-in for the libraries of the process."""
+
+    def __init__(self, *functions: str) -> None:
+        self.called: list[str] = []
+        for name in functions:
+            setattr(self, name, lambda name=name: self.called.append(name))
+
+
+def test_a_rank_initializes_the_openmp_library_if_one_is_preloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for library in (Library("omp_get_num_procs"), Library()):
+        monkeypatch.setattr(ctypes, "CDLL", lambda _, library=library: library)
+        worker._initialize_openmp()
+        assert library.called == [name for name in ("omp_get_num_procs",) if hasattr(library, name)]
