@@ -9,8 +9,8 @@ import pytest
 
 from tests import containers
 from tests.emulated.conftest import LIMIT_SECONDS, Emulate
-from tests.image.kernel_checks import SCRIPTS as IMAGE_SCRIPTS
-from tests.image.kernel_checks import checks_of, printed
+from tests.image.container_scripts import SCRIPTS as IMAGE_SCRIPTS
+from tests.image.container_scripts import checks_of, printed
 from tests.image.train_runs import reviews
 from tooling.basis.paths import ROOT
 

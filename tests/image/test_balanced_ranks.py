@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.containers import RunInImage
+from tests.image.container_scripts import MOUNT
 from tests.image.train_runs import ONE_THREAD
 
-SCRIPTS = Path(__file__).with_name("scripts")
 NAME = "balanced-ranks"
 TOKENS_OF = """
 from datasets import Dataset
@@ -47,7 +47,7 @@ def steps(run_in_image: RunInImage, *options: str) -> tuple[list[tuple[int, int]
     done = run_in_image(
         *("launch", "--nproc-per-node=2", "--", "run", *options, "/s/balanced.py"),
         env=ONE_THREAD,
-        docker_args=("--volume", f"{SCRIPTS}:/s:ro"),
+        docker_args=MOUNT,
     )
     assert done.returncode == 0, done.stderr
     tokens = [

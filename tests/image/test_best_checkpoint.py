@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.containers import RunInImage
+from tests.image.container_scripts import MOUNT
 from tests.image.train_runs import line, result, run_alone
-
-SCRIPTS = Path(__file__).with_name("scripts")
 
 
 @pytest.mark.parametrize("backend", ["ccl", "gloo"])
@@ -16,7 +15,7 @@ def test_every_rank_ends_with_the_best_checkpoint_where_it_is_not_the_last(
     run_in_image: RunInImage, backend: str
 ) -> None:
     command = ("launch", "--nproc-per-node=2", "--", "run", "--backend", backend, "/s/best.py")
-    done = run_in_image(*command, docker_args=("--volume", f"{SCRIPTS}:/s:ro"))
+    done = run_in_image(*command, docker_args=MOUNT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "by_score checkpoint-2 5 2,5 best alike",

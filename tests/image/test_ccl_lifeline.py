@@ -1,17 +1,16 @@
 """The lifeline of a ccl group, which detects dead ranks: attacks, refused connections, frozen ranks, forgeries."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import containers
+from tests.image.container_scripts import SCRIPTS
 from tooling.checks.conformance import CHECKS
 
 # A detected death is raised after two seconds. The rest is a margin for a busy machine.
 SOON = 8.0
-SCRIPTS = Path(__file__).with_name("scripts")
 Reports = dict[str, dict[int, dict[str, Any]]]
 
 

@@ -2,15 +2,12 @@
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from tests import containers
 from tests.containers import RunInImage
-
-SCRIPTS = Path(__file__).with_name("scripts")
-MOUNT = ("--volume", f"{SCRIPTS}:/s:ro")
+from tests.image.container_scripts import MOUNT
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,8 @@ from entrypoints import contract
 from entrypoints.machine import cpus
 from entrypoints.machine.cpus import EMULATED
 from tests.containers import RunInImage
-from tests.image.kernel_checks import SCRIPTS, checks_of, printed
+from tests.image.container_scripts import MOUNT, checks_of, printed
 
-MOUNT = ("--volume", f"{SCRIPTS}:/s:ro")
 ISA = "ONEDNN_MAX_CPU_ISA"
 # Hide instructions, so that each path runs on every machine that can take it: without bf16 instructions, attention
 # in bf16 is computed in fp32; with them, their kernel computes attention without dropout too.

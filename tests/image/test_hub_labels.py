@@ -1,18 +1,15 @@
 """Labels of the hub's data sets are class numbers, in the order of the data set's classes."""
 
-from pathlib import Path
-
 from tests.containers import RunInImage
+from tests.image.container_scripts import MOUNT
 
-SCRIPTS = Path(__file__).with_name("scripts")
 NO_CLASS = "expected one of the data set's 2 classes: remove the row"
 
 
 def test_labels_are_the_data_sets_classes_and_others_are_refused_where_the_column_is_used(
     run_in_image: RunInImage,
 ) -> None:
-    mount = ("--volume", f"{SCRIPTS}:/s:ro")
-    done = run_in_image("run", "--quiet", "--backend", "gloo", "/s/hub_labels.py", docker_args=mount)
+    done = run_in_image("run", "--quiet", "--backend", "gloo", "/s/hub_labels.py", docker_args=MOUNT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "['no', 'yes', 'yes']",

@@ -1,7 +1,6 @@
 """Encoders without padding: against the padded models, and in training runs."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -9,9 +8,9 @@ import pytest
 from entrypoints import contract
 from tests import containers
 from tests.containers import RunInImage
+from tests.image.container_scripts import MOUNT, checks_of, printed
 from tests.image.train_runs import ONE_THREAD, PARITY, Runs, line, mounts, result
 
-SCRIPTS = Path(__file__).with_name("scripts")
 NAME = "no-padding"
 TEXTS = ("tom lives in paris", "mary", "tom and mary and tom lives in rome", "rome")
 TAGGED = [{"tokens": text.split(), "ner_tags": ["B", *"O" * text.count(" ")]} for text in TEXTS]
@@ -35,19 +34,13 @@ FLAGS: dict[str, dict[str, object]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["no_padding.py", "changed_encoders.py", "no_padding_decoders.py"])
+@pytest.mark.parametrize("name", ["no_padding", "changed_encoders", "no_padding_decoders"])
 def test_losses_and_gradients_are_those_with_padding_and_the_rest_falls_back(
     run_in_image: RunInImage, name: str
 ) -> None:
-    script = SCRIPTS / name
-    done = run_in_image(
-        *("run", "--no-adapt", NAME, f"/s/{name}"),
-        env=ONE_THREAD,
-        docker_args=("--volume", f"{SCRIPTS}:/s:ro"),
-    )
+    done = run_in_image("run", "--no-adapt", NAME, f"/s/{name}.py", env=ONE_THREAD, docker_args=MOUNT)
     assert done.returncode == 0, done.stderr
-    checks = re.findall(r"^def (\w+)\(\) -> None:$", script.read_text(), re.MULTILINE)
-    assert sorted(done.stdout.split()) == sorted(checks)
+    assert printed(done.stdout) == checks_of(name)
 
 
 @pytest.fixture(scope="module")

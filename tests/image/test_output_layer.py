@@ -9,9 +9,9 @@ import pytest
 from entrypoints import contract
 from tests import containers
 from tests.containers import RunInImage
+from tests.image.container_scripts import MOUNT, checks_of, printed
 from tests.image.train_runs import ONE_THREAD, PARITY, Runs, line, mounts, result
 
-SCRIPTS = Path(__file__).with_name("scripts")
 NAME = "output-layer"
 NAMES = ("tom", "mary", "anna")
 CHAT = [
@@ -56,16 +56,12 @@ tokenizer.save_pretrained("/data/softcap")
 """
 
 
-@pytest.mark.parametrize("script", ["output_layer.py", "other_losses.py"])
+@pytest.mark.parametrize("script", ["output_layer", "other_losses"])
 def test_losses_and_gradients_are_those_of_all_scores(run_in_image: RunInImage, script: str) -> None:
-    done = run_in_image(
-        *("run", "--quiet", "--no-adapt", "all", f"/s/{script}"),
-        env=ONE_THREAD,
-        docker_args=("--volume", f"{SCRIPTS}:/s:ro"),
-    )
+    command = ("run", "--quiet", "--no-adapt", "all", f"/s/{script}.py")
+    done = run_in_image(*command, env=ONE_THREAD, docker_args=MOUNT)
     assert done.returncode == 0, done.stderr
-    checks = re.findall(r"^def (\w+)\(\) -> None:$", (SCRIPTS / script).read_text(), re.MULTILINE)
-    assert sorted([*done.stdout.split(), "main"]) == sorted(checks)
+    assert printed(done.stdout) == checks_of(script)
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +114,7 @@ def test_run_gives_an_unmodified_script_the_same_losses(run_in_image: RunInImage
         done = run_in_image(
             *("launch", "--nproc-per-node=2", "--", "run", *options, "/s/decoder.py", *kinds),
             env=ONE_THREAD,
-            docker_args=("--volume", f"{SCRIPTS}:/s:ro"),
+            docker_args=MOUNT,
         )
         assert done.returncode == 0, done.stderr
         found[options] = {

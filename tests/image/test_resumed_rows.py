@@ -1,13 +1,10 @@
 """A run that resumes in any epoch has the rows of the uninterrupted run, on two ranks."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.containers import RunInImage
+from tests.image.container_scripts import MOUNT
 from tests.image.train_runs import ONE_THREAD
-
-SCRIPTS = Path(__file__).with_name("scripts")
 
 
 @pytest.mark.parametrize("options", ["--backend=ccl", "--backend=gloo --no-adapt=balanced-ranks"])
@@ -15,7 +12,7 @@ def test_a_run_resumed_within_an_epoch_has_the_rows_of_the_uninterrupted_run(
     run_in_image: RunInImage, options: str
 ) -> None:
     command = ("launch", "--nproc-per-node=2", "--", "run", *options.split(), "/s/resumed_rows.py")
-    done = run_in_image(*command, env=ONE_THREAD, docker_args=("--volume", f"{SCRIPTS}:/s:ro"))
+    done = run_in_image(*command, env=ONE_THREAD, docker_args=MOUNT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         line

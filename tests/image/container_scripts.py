@@ -1,11 +1,10 @@
-"""The scripts that check the kernels: where they are, and what they print."""
-
-from __future__ import annotations
+"""The scripts in scripts/, which run in containers: their mount, and the names of their checks."""
 
 import re
 from pathlib import Path
 
 SCRIPTS = Path(__file__).with_name("scripts")
+MOUNT = ("--volume", f"{SCRIPTS}:/s:ro")
 
 
 def checks_of(name: str) -> list[str]:
@@ -13,7 +12,7 @@ def checks_of(name: str) -> list[str]:
     text = (SCRIPTS / f"{name}.py").read_text()
     checks = re.findall(r"^def (\w+)\(\) -> (?:None|int):$", text, re.MULTILINE)
     assert checks
-    return sorted(checks)
+    return sorted(set(checks) - {"main"})
 
 
 def printed(output: str) -> list[str]:
