@@ -4,14 +4,14 @@ import functools
 import json
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests import containers
 from tests.containers import TIMEOUT_SECONDS, RunInImage
-from tests.image.rank_scripts import SCRIPTS, Run
+from tests.image.rank_scripts import SCRIPTS
 from tests.image.train_runs import PARITY, reviews, squad
 
 
@@ -19,6 +19,13 @@ from tests.image.train_runs import PARITY, reviews, squad
 def run_in_image(image: str) -> RunInImage:
     """Runs a command in a fresh container: run_in_image("python", "-c", "...", env={"A": "1"}, timeout=60)."""
     return functools.partial(containers.run, image)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """The path of a new script, in a folder that the container's user can read."""
+    tmp_path.chmod(0o755)
+    return tmp_path / "script.py"
 
 
 @pytest.fixture(scope="session")
@@ -70,12 +77,12 @@ def rank_scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(run_in_image: RunInImage, rank_scripts: Path) -> Run:
+def run(run_in_image: RunInImage, rank_scripts: Path) -> RunInImage:
     """run_in_image with SCRIPTS in /scripts."""
 
     def with_scripts(
         *argv: str,
-        env: dict[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
         docker_args: Sequence[str] = (),
         timeout: float = TIMEOUT_SECONDS,
     ) -> subprocess.CompletedProcess[str]:

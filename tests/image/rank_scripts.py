@@ -1,13 +1,8 @@
 """Scripts that ranks run in a container, and how to read their output."""
 
-from __future__ import annotations
-
 import json
 import subprocess
-from collections.abc import Sequence
-from typing import Any, Protocol
-
-from tests.containers import TIMEOUT_SECONDS
+from typing import Any
 
 SEE = """
 import json, os, sys, __main__
@@ -77,16 +72,6 @@ SCRIPTS = {
     "threads.py": THREADS,
     "broken.py": "def deep():\n    1 / 0\ndeep()\n",
 }
-
-
-class Run(Protocol):
-    def __call__(
-        self,
-        *argv: str,
-        env: dict[str, str] | None = None,
-        docker_args: Sequence[str] = (),
-        timeout: float = TIMEOUT_SECONDS,
-    ) -> subprocess.CompletedProcess[str]: ...
 
 
 def seen(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:

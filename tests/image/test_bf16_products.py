@@ -65,18 +65,16 @@ print("right")
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Path:
-    tmp_path.chmod(0o755)
-    path = tmp_path / "products.py"
-    path.write_text(PRODUCTS)
-    return path
+def products(script: Path) -> Path:
+    script.write_text(PRODUCTS)
+    return script
 
 
-def test_products_are_made_in_fp32_and_rounded_once(run_in_image: RunInImage, script: Path) -> None:
+def test_products_are_made_in_fp32_and_rounded_once(run_in_image: RunInImage, products: Path) -> None:
     done = run_in_image(
-        *("run", "/s/products.py"),
+        *("run", "/s/script.py"),
         env={"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"},
-        docker_args=("--volume", f"{script.parent}:/s:ro"),
+        docker_args=("--volume", f"{products.parent}:/s:ro"),
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:2] == ["widened", "right"]

@@ -49,12 +49,6 @@ raise SystemExit(4)
 """
 
 
-@pytest.fixture
-def script(tmp_path: Path) -> Path:
-    tmp_path.chmod(0o755)
-    return tmp_path / "script.py"
-
-
 def mounted(script: Path) -> tuple[str, ...]:
     return ("--volume", f"{script.parent}:/scripts:ro", "--shm-size", "1g")
 

@@ -118,12 +118,6 @@ print((shared / f"{os.getpid()}:{uid}:10").exists(), flush=True)
 """
 
 
-@pytest.fixture
-def script(tmp_path: Path) -> Path:
-    tmp_path.chmod(0o755)
-    return tmp_path / "script.py"
-
-
 def mounted(folder: Path) -> tuple[str, ...]:
     return ("--volume", f"{folder}:/scripts:ro", "--volume", f"{CHECKS}:/checks:ro", "--shm-size", "1g")
 

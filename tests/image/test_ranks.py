@@ -4,10 +4,11 @@ import time
 
 import pytest
 
-from tests.image.rank_scripts import Run, seen, usage_line
+from tests.containers import RunInImage
+from tests.image.rank_scripts import seen, usage_line
 
 
-def test_launched_ranks_reduce_over_each_other_on_separate_cores(run: Run) -> None:
+def test_launched_ranks_reduce_over_each_other_on_separate_cores(run: RunInImage) -> None:
     first, second = seen(run("launch", "--nproc-per-node", "2", "--", "run", "/scripts/see.py"))
     assert first["total"] == second["total"] == [3.0, 3.0, 3.0]
     assert (first["rank"], second["rank"], first["world_size"]) == (0, 1, 2)
@@ -16,7 +17,7 @@ def test_launched_ranks_reduce_over_each_other_on_separate_cores(run: Run) -> No
     assert first["threads"] == len(first["cores"])
 
 
-def test_ranks_of_mpirun_are_the_same_ranks(run: Run) -> None:
+def test_ranks_of_mpirun_are_the_same_ranks(run: RunInImage) -> None:
     first, second = seen(run("mpirun", "-n", "2", "entrypoint", "run", "/scripts/see.py"))
     assert first["total"] == second["total"] == [3.0, 3.0, 3.0]
     assert second["environment"] == {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
@@ -24,7 +25,7 @@ def test_ranks_of_mpirun_are_the_same_ranks(run: Run) -> None:
         assert not set(first["cores"]) & set(second["cores"])
 
 
-def test_ranks_of_plain_torchrun_are_the_same_ranks(run: Run) -> None:
+def test_ranks_of_plain_torchrun_are_the_same_ranks(run: RunInImage) -> None:
     done = run("torchrun", "--nproc-per-node", "2", "--no-python", "entrypoint", "run", "/scripts/see.py")
     first, second = seen(done)
     assert first["total"] == second["total"] == [3.0, 3.0, 3.0]
@@ -40,7 +41,7 @@ def test_ranks_of_plain_torchrun_are_the_same_ranks(run: Run) -> None:
         ("hang", 1, "rank 1 (local 1, node 0) exited with code 1"),
     ],
 )
-def test_a_failing_rank_ends_the_job_with_its_exit_code(run: Run, how: str, code: int, said: str) -> None:
+def test_a_failing_rank_ends_the_job_with_its_exit_code(run: RunInImage, how: str, code: int, said: str) -> None:
     start = time.monotonic()
     done = run("launch", "--nproc-per-node", "2", "--", "run", "/scripts/fail.py", how, "1")
     assert time.monotonic() - start < 60
@@ -51,7 +52,7 @@ def test_a_failing_rank_ends_the_job_with_its_exit_code(run: Run, how: str, code
 
 
 @pytest.mark.parametrize(("name", "code"), [("TERM", 143), ("INT", 130)])
-def test_a_signal_to_the_launcher_stops_every_rank(run: Run, name: str, code: int) -> None:
+def test_a_signal_to_the_launcher_stops_every_rank(run: RunInImage, name: str, code: int) -> None:
     shell = f"""
         python -m entrypoints launch --nproc-per-node 2 -- run /scripts/fail.py never 0 & launcher=$!
         for i in $(seq 600); do [ -e /tmp/running-0 ] && [ -e /tmp/running-1 ] && break; sleep 0.1; done
@@ -64,11 +65,11 @@ def test_a_signal_to_the_launcher_stops_every_rank(run: Run, name: str, code: in
     assert done.stdout.splitlines()[-1] == "0"
 
 
-def test_the_same_usage_error_on_every_rank_is_printed_once(run: Run) -> None:
+def test_the_same_usage_error_on_every_rank_is_printed_once(run: RunInImage) -> None:
     assert "not a file" in usage_line(run("launch", "--nproc-per-node", "2", "--", "run", "/scripts/none.py"))
 
 
-def test_rank_0_prints_the_usage_error_of_another_rank_with_its_number(run: Run) -> None:
+def test_rank_0_prints_the_usage_error_of_another_rank_with_its_number(run: RunInImage) -> None:
     shell = "[ $LOCAL_RANK = 1 ] && script=/none.py || script=/scripts/see.py; exec entrypoint run $script"
     line = usage_line(run("launch", "--nproc-per-node", "2", "--", "sh", "-c", shell))
     assert line.startswith("error: rank 1: run: '/none.py' is not a file")
@@ -82,7 +83,7 @@ def test_rank_0_prints_the_usage_error_of_another_rank_with_its_number(run: Run)
         ("two", ["error: rank 0: no data", "error: rank 1: no model"]),
     ],
 )
-def test_ranks_agree_on_an_error_and_end_together(run: Run, case: str, lines: list[str]) -> None:
+def test_ranks_agree_on_an_error_and_end_together(run: RunInImage, case: str, lines: list[str]) -> None:
     done = run("launch", "--nproc-per-node", "2", "--", "run", "--quiet", "/scripts/agree.py", case)
     assert done.returncode == 2
     assert done.stdout.count("agreed") == 2
@@ -90,7 +91,7 @@ def test_ranks_agree_on_an_error_and_end_together(run: Run, case: str, lines: li
     assert done.stderr.splitlines() == lines
 
 
-def test_a_port_in_use_is_one_line(run: Run) -> None:
+def test_a_port_in_use_is_one_line(run: RunInImage) -> None:
     code = """
 import socket, subprocess, sys
 taken = socket.create_server(("", 29777))
@@ -104,7 +105,7 @@ def plain(rank: int, local_size: int = 2, **more: str) -> dict[str, str]:
     return {"RANK": str(rank), "WORLD_SIZE": "2", **local, **more}
 
 
-def test_a_rank_without_its_peer_gives_up_in_one_line(run: Run) -> None:
+def test_a_rank_without_its_peer_gives_up_in_one_line(run: RunInImage) -> None:
     line = usage_line(run("run", "--timeout", "3", "/scripts/see.py", env=plain(0)))
     assert "only 1 of 2 ranks met at 127.0.0.1:29500 within 3 s" in line
 
@@ -136,7 +137,7 @@ meet(used, (1,), 1)
 """
 
 
-def test_ranks_that_do_not_join_are_named_and_ranks_join_a_used_store_again(run: Run) -> None:
+def test_ranks_that_do_not_join_are_named_and_ranks_join_a_used_store_again(run: RunInImage) -> None:
     done = run("python", "-c", MEETING)
     assert done.returncode == 0, done.stderr
     absent = "rank 1, 3 of 4 did not join within 1 s"
@@ -149,17 +150,17 @@ def test_ranks_that_do_not_join_are_named_and_ranks_join_a_used_store_again(run:
     ]
 
 
-def test_an_unreachable_rank_0_is_one_line(run: Run) -> None:
+def test_an_unreachable_rank_0_is_one_line(run: RunInImage) -> None:
     line = usage_line(run("run", "--timeout", "3", "/scripts/see.py", env=plain(1)))
     assert "rank 0 cannot be reached at 127.0.0.1:29500 within 3 s" in line
 
 
-def test_loopback_is_refused_for_several_nodes(run: Run) -> None:
+def test_loopback_is_refused_for_several_nodes(run: RunInImage) -> None:
     line = usage_line(run("run", "/scripts/see.py", env=plain(0, 1, MASTER_ADDR="127.0.1.1")))
     assert "loopback (lo), but the ranks are on several nodes" in line
 
 
-def test_the_masters_name_is_refused_where_etc_hosts_maps_it_to_loopback(run: Run) -> None:
+def test_the_masters_name_is_refused_where_etc_hosts_maps_it_to_loopback(run: RunInImage) -> None:
     # Debian's installer writes such a line.
     line = usage_line(
         run(
@@ -172,7 +173,7 @@ def test_the_masters_name_is_refused_where_etc_hosts_maps_it_to_loopback(run: Ru
     assert "MASTER_ADDR 'node-a' is 127.0.1.1" in line
 
 
-def test_lines_of_ranks_that_print_at_once_do_not_mix(run: Run) -> None:
+def test_lines_of_ranks_that_print_at_once_do_not_mix(run: RunInImage) -> None:
     code = "for number in range(300): print('one line of one rank')"
     job = f'echo "{code}" >/tmp/lines.py && exec entrypoint launch --nproc-per-node 2 -- run /tmp/lines.py'
     done = run("sh", "-c", job)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests import containers
-from tests.image.rank_scripts import Run, seen, usage_line
+from tests.containers import RunInImage
+from tests.image.rank_scripts import seen, usage_line
 
 # Runs a rank while another process has torch's default port.
 PORT_TAKEN = """
@@ -39,7 +40,7 @@ def test_a_single_rank_has_a_group_of_one_without_a_network_or_a_free_port(alone
     assert alone["environment"] == {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
 
 
-def test_the_training_process_has_its_preloads_and_its_children_do_not(run: Run) -> None:
+def test_the_training_process_has_its_preloads_and_its_children_do_not(run: RunInImage) -> None:
     done = run("run", "--backend", "gloo", "/scripts/see.py")
     (rank,) = seen(done)
     assert rank["tcmalloc"]
@@ -48,18 +49,18 @@ def test_the_training_process_has_its_preloads_and_its_children_do_not(run: Run)
     assert "warning" not in done.stderr
 
 
-def test_a_users_preload_is_kept_for_the_scripts_children(run: Run) -> None:
+def test_a_users_preload_is_kept_for_the_scripts_children(run: RunInImage) -> None:
     own = "/lib/x86_64-linux-gnu/libBrokenLocale.so.1"
     (rank,) = seen(run("run", "/scripts/see.py", env={"LD_PRELOAD": own}))
     assert rank["tcmalloc"]
     assert rank["child_preload"] == own
 
 
-def test_other_commands_are_not_preloaded(run: Run) -> None:
+def test_other_commands_are_not_preloaded(run: RunInImage) -> None:
     assert "libtcmalloc" not in run("cat", "/proc/self/maps").stdout
 
 
-def test_a_missing_preload_is_a_warning_with_the_fix(run: Run) -> None:
+def test_a_missing_preload_is_a_warning_with_the_fix(run: RunInImage) -> None:
     hidden = "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"
     done = run("sh", "-c", f"rm -f {hidden}* && entrypoint run /scripts/see.py", docker_args=["--user", "root"])
     (rank,) = seen(done)
@@ -68,20 +69,20 @@ def test_a_missing_preload_is_a_warning_with_the_fix(run: Run) -> None:
 
 
 @pytest.mark.parametrize("variable", ["OMP_PLACES=cores", "OMP_PROC_BIND=close"])
-def test_the_users_variables_place_threads_on_all_cores_of_the_rank(run: Run, variable: str) -> None:
+def test_the_users_variables_place_threads_on_all_cores_of_the_rank(run: RunInImage, variable: str) -> None:
     """torch's libgomp reads these variables too, and binds the main thread to one core."""
     command = ("entrypoint", "run", "--quiet", "/scripts/threads.py")
     (usual,), (placed,) = (seen(run("env", *assigned, *command)) for assigned in ((), (variable,)))
     assert len(placed["cores"]) > 1 or len(usual["cores"]) == 1
 
 
-def test_a_module_runs_as_main_with_the_current_folder_on_its_path(run: Run) -> None:
+def test_a_module_runs_as_main_with_the_current_folder_on_its_path(run: RunInImage) -> None:
     (rank,) = seen(run("run", "-m", "see", "a", docker_args=["--workdir", "/scripts"]))
     assert rank["name"] == "__main__"
     assert rank["argv"] == ["/scripts/see.py", "a"]
 
 
-def test_an_exceptions_traceback_starts_in_the_script(run: Run) -> None:
+def test_an_exceptions_traceback_starts_in_the_script(run: RunInImage) -> None:
     done = run("run", "/scripts/broken.py")
     assert done.returncode == 1
     assert "ZeroDivisionError" in done.stderr
@@ -90,7 +91,7 @@ def test_an_exceptions_traceback_starts_in_the_script(run: Run) -> None:
     assert "/opt/cpu-train-stack" not in done.stderr
 
 
-def test_the_exit_code_is_the_scripts(run: Run) -> None:
+def test_the_exit_code_is_the_scripts(run: RunInImage) -> None:
     done = run("run", "--quiet", "/scripts/fail.py", "exit", "0")
     assert (done.returncode, done.stderr) == (3, "")
 
@@ -115,11 +116,11 @@ def test_files_in_the_current_folder_do_not_hide_libraries(
     assert rank["world_size"] == 1
 
 
-def test_an_unknown_backend_is_one_line_with_the_choices(run: Run) -> None:
+def test_an_unknown_backend_is_one_line_with_the_choices(run: RunInImage) -> None:
     assert "'smoke' is not in this image, expected one of: ccl, gloo" in usage_line(
         run("run", "--backend", "smoke", "/scripts/see.py")
     )
 
 
-def test_a_missing_script_is_one_line(run: Run) -> None:
+def test_a_missing_script_is_one_line(run: RunInImage) -> None:
     assert "'/scripts/none.py' is not a file" in usage_line(run("run", "/scripts/none.py"))
