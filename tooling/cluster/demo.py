@@ -90,7 +90,7 @@ def demo(
     if task == SFT:
         model = pretrained.smollm2()
         train, held_out = demo_chats.write(folder / "data")
-        words = sft_command(batch, backend, train.name)
+        words = _train(batch, backend, train.name, SFT_HYPERPARAMETERS)
     else:
         model = pretrained.minilm()
         train, test = demo_data.write(folder / "data")
@@ -160,29 +160,24 @@ def check_task(task: str, row: Pin | None) -> None:
 
 
 def command(row: Pin | None, batch: int, backend: str, train_file: str, validation_file: str) -> tuple[str, ...]:
-    """What each rank runs to train the classifier. An image lock's image (no row) is expected to have `train`."""
-    old = row and _is_old(row)
-    return (script_command if old else train_command)(batch, backend, train_file, validation_file)
+    """What each rank runs to train the classifier, with an evaluation before and after the training.
+
+    An image lock's image (no row) is expected to have `train`.
+    """
+    if row and _is_old(row):
+        return script_command(batch, backend, train_file, validation_file)
+    words = [f"--validation_file=/data/{validation_file}", "--eval_on_start", "--do_train", "--do_eval"]
+    return _train(batch, backend, train_file, HYPERPARAMETERS, *words)
 
 
 def _is_old(row: Pin) -> bool:
     return Version(row.packages["transformers"]) < Version(contract.OLDEST_TRANSFORMERS)
 
 
-def train_command(batch: int, backend: str, train_file: str, validation_file: str) -> tuple[str, ...]:
-    """`train` with the mounted model and data, and an evaluation before and after the training."""
-    words = [f"--validation_file=/data/{validation_file}", "--eval_on_start", "--do_train", "--do_eval"]
-    return _train(batch, backend, train_file, HYPERPARAMETERS, *words)
-
-
-def sft_command(batch: int, backend: str, train_file: str) -> tuple[str, ...]:
-    """`train` with the mounted decoder and chats."""
-    return _train(batch, backend, train_file, SFT_HYPERPARAMETERS)
-
-
 def _train(
     batch: int, backend: str, train_file: str, hyperparameters: Mapping[str, str], *more: str
 ) -> tuple[str, ...]:
+    """`train` with the mounted model and data."""
     words = ["train", "--model_name_or_path=/model", f"--train_file=/data/{train_file}", *more]
     words += ["--output_dir=/output", "--overwrite_output_dir", f"--backend={backend}", "--bf16"]
     words += [f"--per_device_train_batch_size={batch}"]

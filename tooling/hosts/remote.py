@@ -17,6 +17,7 @@ from paramiko import Channel, RejectPolicy, SSHException
 from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 from paramiko.ssh_exception import AuthenticationException, BadHostKeyException, NoValidConnectionsError
 
+from entrypoints.cli.errors import one_line
 from entrypoints.launch.mpi.hostfile import Host
 from tooling.basis.errors import UsageError
 
@@ -230,7 +231,7 @@ def explain(error: Exception, where: str) -> str:
             "if reinstalled, remove its old key with ssh-keygen -R"
         )
     if isinstance(error, AuthenticationException):
-        return f"{where} refuses your login ({_words(error)}): check your key, your agent and the user name"
+        return f"{where} refuses your login ({one_line(error)}): check your key, your agent and the user name"
     if isinstance(error, socket.gaierror):
         return (
             f"{where.split()[0]} does not resolve ({error.strerror}): correct the name, or add it to ~/.ssh/config"
@@ -243,7 +244,7 @@ def explain(error: Exception, where: str) -> str:
         return f"the host key of {where} is not known: log in to the host once with ssh, and verify its key"
     if isinstance(error, EOFError):
         return f"{where} closed the connection: read the log of its sshd"
-    return f"{where}: {_words(error)}"
+    return f"{where}: {one_line(error)}"
 
 
 def _require_known_keys(connection: Connection) -> None:
@@ -296,10 +297,6 @@ def _limit_silence(connection: Connection) -> None:
 
 def _reason(error: NoValidConnectionsError) -> str:
     return ", ".join(dict.fromkeys(str(one.strerror or one) for one in error.errors.values()))
-
-
-def _words(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _first_word(command: str) -> str:
