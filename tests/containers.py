@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from tooling.basis.identity import IDENTITY
+from tooling.image import base
+from tooling.pins import parse
 
 # Prefix of this test session's containers, networks and tags, unique to the checkout and the process.
 PREFIX = f"cpu-train-stack-test-{IDENTITY}-{os.getpid()}-"
@@ -64,6 +66,13 @@ def left_behind() -> list[str]:
         listed = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout
         found += [name for name in listed.splitlines() if name.startswith(PREFIX)]
     return found
+
+
+def build(tag: str, dockerfile: str, **values: str) -> None:
+    """Build an image on the base image of the default pin. `dockerfile` names {base}, and each of `values`."""
+    argv = ["docker", "buildx", "build", "--builder", "default", "--quiet", "--tag", tag, "-"]
+    text = dockerfile.format(base=base.ensure(parse.load().pin()).reference, **values)
+    subprocess.run(argv, input=text, text=True, capture_output=True, check=True, timeout=600)
 
 
 def works(result: subprocess.CompletedProcess[str]) -> str:

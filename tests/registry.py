@@ -14,8 +14,6 @@ from contextlib import contextmanager
 
 from tests import containers
 from tooling.basis.identity import IDENTITY
-from tooling.image import base
-from tooling.pins import parse
 
 IMAGE = f"cpu-train-stack-test-registry:{IDENTITY}"
 # apache2-utils has htpasswd, without which a registry knows nobody.
@@ -40,15 +38,6 @@ exec docker-registry serve /tmp/c
 """
 
 
-def make_image() -> str:
-    """The tag of an image with the registry in it: built once, on the base image of the pins."""
-    ground = base.ensure(parse.load().pin())
-    argv = ["docker", "buildx", "build", "--builder", "default", "--quiet", "--tag", IMAGE, "-"]
-    text = DOCKERFILE.format(base=ground.reference)
-    subprocess.run(argv, input=text, text=True, capture_output=True, check=True, timeout=600)
-    return IMAGE
-
-
 @contextmanager
 def running(megabytes: int | None = None, login: str = "") -> Iterator[tuple[str, str]]:
     """A registry, in memory of a certain size or on disk, with or without a user NAME:PASSWORD.
@@ -57,8 +46,9 @@ def running(megabytes: int | None = None, login: str = "") -> Iterator[tuple[str
     """
     name = containers.unique_name()
     disk: Sequence[str] = [] if megabytes is None else ["--tmpfs", f"/data:size={megabytes}m"]
+    containers.build(IMAGE, DOCKERFILE)
     argv = ["docker", "run", "--detach", "--name", name, "--publish", "127.0.0.1::5000", *disk]
-    argv += ["--env", f"LOGIN={login}", make_image(), "sh", "-c", SCRIPT]
+    argv += ["--env", f"LOGIN={login}", IMAGE, "sh", "-c", SCRIPT]
     subprocess.run(argv, capture_output=True, check=True, timeout=60)
     try:
         ask = ["docker", "port", name, "5000"]

@@ -19,8 +19,6 @@ from tooling.basis.identity import IDENTITY
 from tooling.basis.paths import ROOT
 from tooling.cluster import compose
 from tooling.cluster.keys import pair
-from tooling.image import base
-from tooling.pins import parse
 
 IMAGE = f"cpu-train-stack-test-host:{IDENTITY}"
 DOCKERFILE = """\
@@ -75,13 +73,6 @@ def docker(*arguments: str, stdin: bytes = b"") -> str:
     done = subprocess.run(["docker", *arguments], input=stdin, capture_output=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout.decode().strip()
-
-
-def make_image() -> None:
-    ground = base.ensure(parse.load().pin())
-    argv = ["docker", "buildx", "build", "--builder", "default", "--quiet", "--tag", IMAGE, "-"]
-    text = DOCKERFILE.format(base=ground.reference)
-    subprocess.run(argv, input=text, text=True, capture_output=True, check=True, timeout=600)
 
 
 class Machines:

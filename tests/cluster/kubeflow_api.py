@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.answers import answer
+
 _API = "/apis/trainer.kubeflow.org/v1alpha1/"
 
 
@@ -30,26 +32,18 @@ def serve(cluster: Cluster) -> Iterator[Cluster]:
             folder = f"{_API}namespaces/{cluster.namespace}/trainingruntimes"
             name = self.path.removeprefix(f"{folder}/")
             if self.path == folder:
-                self._answer(200, {"items": list(cluster.runtimes.values())})
+                answer(self, {"items": list(cluster.runtimes.values())})
             elif self.path == f"{_API}clustertrainingruntimes":
-                self._answer(200, {"items": []})
+                answer(self, {"items": []})
             elif name in cluster.runtimes:
-                self._answer(200, cluster.runtimes[name])
+                answer(self, cluster.runtimes[name])
             else:
-                self._answer(404, {"kind": "Status", "code": 404})
+                answer(self, {"kind": "Status", "code": 404}, 404)
 
         def do_POST(self) -> None:
             job = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             cluster.jobs.append(job)
-            self._answer(201, job)
-
-        def _answer(self, code: int, document: dict[str, Any]) -> None:
-            body = json.dumps(document).encode()
-            self.send_response(code)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            answer(self, job, 201)
 
         def log_message(self, format: str, *args: object) -> None:
             pass

@@ -13,7 +13,6 @@ from tests.cluster import bare_hosts
 from tests.cluster.bare_hosts import Machines
 from tests.second_engine import SecondEngine
 from tooling.hosts import record
-from tooling.image import base
 from tooling.pins import parse
 
 # Replaces the stack's image, which is too large to copy to other engines: prints until /output/end exists.
@@ -32,7 +31,7 @@ pytestmark = pytest.mark.timeout(180, func_only=True)
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Machines, SecondEngine, SecondEngine]]:
     """Two hosts, and the engine of each."""
-    bare_hosts.make_image()
+    containers.build(bare_hosts.IMAGE, bare_hosts.DOCKERFILE)
     folders = [tmp_path_factory.mktemp(name) for name in ("alpha", "beta", "machines")]
     made = Machines(folders[2])
     tag = f"{containers.unique_name()}:made"
@@ -50,14 +49,11 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Machine
 
 
 def _copy_image(tag: str, *engines: SecondEngine) -> None:
-    pin = parse.load().pin()
-    text = DOCKERFILE.format(base=base.ensure(pin).reference, script=SCRIPT)
-    argv = ["docker", "buildx", "build", "--builder", "default", "--quiet", "--tag", tag, "-"]
-    subprocess.run(argv, input=text.encode(), capture_output=True, check=True, timeout=120)
+    containers.build(tag, DOCKERFILE, script=SCRIPT)
     saved = subprocess.run(["docker", "save", tag], capture_output=True, check=True, timeout=120).stdout
     for engine in engines:
         engine.docker("load", stdin=saved)
-        engine.docker("tag", tag, pin.image)
+        engine.docker("tag", tag, parse.load().pin().image)
 
 
 class Job:

@@ -48,7 +48,7 @@ UNSEEN = "a token with 'quotes' and $signs"
 @pytest.fixture(scope="module")
 def machines(image: str, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     """Three hosts, and a tiny model and rows in the folder that they share."""
-    bare_hosts.make_image()
+    containers.build(bare_hosts.IMAGE, bare_hosts.DOCKERFILE)
     made = Machines(tmp_path_factory.mktemp("machines"))
     try:
         for number, name in enumerate(("alpha", "beta", "gamma")):

@@ -15,7 +15,7 @@ import pytest
 from docker.errors import DockerException
 
 from tests import certificates
-from tests.unit.tooling.answers import answer
+from tests.answers import answer
 from tooling.basis.errors import EngineLostError, UsageError
 from tooling.cluster import follow, nodes
 from tooling.engine import find, podman

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import pytest
 
-from tests.unit.tooling.answers import answer
+from tests.answers import answer
 from tooling.basis.errors import UsageError
 from tooling.engine.api import Engine
 from tooling.image import given

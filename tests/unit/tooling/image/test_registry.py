@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from tests.unit.tooling.answers import answer
+from tests.answers import answer
 from tooling.basis.errors import UsageError
 from tooling.engine import docker
 from tooling.image.registry import Registry, Target

@@ -1,4 +1,4 @@
-"""Answers in JSON of HTTP servers that stand in for a part of the engine's API."""
+"""Answers in JSON of HTTP servers that stand in for a part of an API: the engine's, or Kubernetes'."""
 
 import http.server
 import json
