@@ -40,7 +40,6 @@ def _class(job: Job) -> Any:
 
 
 def create(job: Job) -> Any:
-    """The model to train."""
     if job.is_pretrained:
         return _class(job).from_pretrained(PRETRAINED)
     return untrained(job)

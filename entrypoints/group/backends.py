@@ -16,7 +16,6 @@ from entrypoints.plan import ccl
 
 
 def installed_backends() -> list[str]:
-    """The backends of this image."""
     return [backend for backend in BACKENDS if backend != "ccl" or packages.installed(packages.CCL)]
 
 

@@ -89,7 +89,6 @@ def state(pid: int) -> str:
 
 
 def children(pid: int) -> list[int]:
-    """The child processes of `pid`."""
     numbers = (int(path.name) for path in PROC.iterdir() if path.name.isdigit())
     return sorted(number for number in numbers if _stat(number)[1:2] == [str(pid)])
 

@@ -167,7 +167,6 @@ def _namespaces(script: str, arguments: Sequence[str]) -> Iterator[list[str]]:
 
 @contextmanager
 def _container(folder: Path, script: str, arguments: Sequence[str]) -> Iterator[list[str]]:
-    """A container of Debian 13."""
     row = next(pin for pin in parse.load().pins.values() if pin.debian.number == 13)
     name, tag = containers.unique_name(), f"{containers.unique_name()}:machine"
     context = folder / "context"

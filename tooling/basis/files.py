@@ -14,7 +14,6 @@ from tooling.basis.errors import UsageError
 
 
 def sha256_of(path: Path) -> str:
-    """The hex sha256 of a file."""
     with path.open("rb") as stream:
         return file_digest(stream, "sha256").hexdigest()
 

@@ -29,7 +29,6 @@ FITTED_ON = 2
 
 
 def document(measured: Measured, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The document of a measurement."""
     phases = measured["phases"]
     kept = ("pin", "torch", "cpu", "ranks_per_node", "batch", "length", "gradient_bytes", "embedding_bytes")
     return {

@@ -89,7 +89,6 @@ def install_command(host: Host) -> str:
 
 
 def start_command(host: Host) -> str:
-    """The command that starts the engine."""
     if host.os_id == "darwin":
         return "open -a Docker"
     if host.systemd:

@@ -12,7 +12,6 @@ _UNITS = ((2 * _HOUR, _HOUR, "hours"), (180, 60, "minutes"), (0, 1, "seconds"))
 
 
 def page(request: Request, plan: Plan) -> Page:
-    """The forecast as a page."""
     verdict = f"Forecast: {plan.model.name} on {min(request.node_counts)} to {max(request.node_counts)} nodes"
     columns, rows = texts.table(plan)
     settings = [(name.replace("_", " "), str(value)) for name, value in vars(request).items() if value]

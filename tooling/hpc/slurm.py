@@ -128,7 +128,6 @@ class SlurmJob:
         return f"slurm/{self.name}/{hashlib.sha256(chr(0).join(self.command).encode()).hexdigest()[:12]}"
 
     def script(self) -> str:
-        """The batch script."""
         return _SCRIPT.format(
             directives="\n".join(f"#SBATCH {line}" for line in self._directives()),
             max_restarts=self.max_restarts,

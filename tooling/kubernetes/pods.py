@@ -86,7 +86,6 @@ def training_container(request: PodRequest, name: str, args: Sequence[str], **fi
 
 
 def pod(request: PodRequest, container: Document) -> Document:
-    """A pod with one container."""
     selector = {"nodeSelector": dict(request.node_labels)} if request.node_labels else {}
     pull = {"imagePullSecrets": [{"name": request.pull_secret}]} if request.pull_secret else {}
     scheduler = {"schedulerName": request.scheduler_name} if request.scheduler_name else {}

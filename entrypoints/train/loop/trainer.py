@@ -172,7 +172,6 @@ class CpuTrainer(Trainer):
         super()._run_epoch(**options)
 
     def load(self, checkpoint: Path) -> None:
-        """Load the weights of a checkpoint."""
         self._load_from_checkpoint(str(checkpoint))
 
     def _planned_steps(self) -> int:

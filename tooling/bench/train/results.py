@@ -155,7 +155,6 @@ def _row(
 def document(
     runs: Sequence[Runs], ceiling_reports: Mapping[str, Sequence[Report]], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The document of a measurement."""
     ceilings = {job: ceiling(job, reports) for job, reports in ceiling_reports.items() if reports}
     flops = {job: flops_of_batches(reports) for job, reports in ceiling_reports.items()}
     some = next((report for reports in ceiling_reports.values() for report in reports), {})
