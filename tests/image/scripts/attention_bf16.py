@@ -22,6 +22,7 @@ from formula import (
     check_math_backend,
     check_nan_behind_a_mask,
     check_refusals,
+    derived,
     expected,
     kept,
     tensors,
@@ -43,11 +44,6 @@ ROUNDED = 2**-7
 def error(found: Any, wanted: Any) -> float:
     """The norm of the difference, as a share of what is wanted."""
     return float((found.detach().double() - wanted.detach()).norm() / wanted.detach().norm())
-
-
-def derived(found: Any, given: Any, outer: Any) -> Any:
-    """The result and its derivatives."""
-    return (found, *torch.autograd.grad(found, given, outer.to(found.dtype)))
 
 
 def values_and_gradients_are_those_of_the_formula() -> None:

@@ -12,15 +12,12 @@ from typing import Any
 import decoder_models
 import peft
 import torch
+from rounding import BF16, FP32, close, doubles, values
 from torch.nn import functional
 from transformers.models.llama import modeling_llama
 
 from entrypoints.operators import decoder, four_bits
 from entrypoints.operators.adapted_linear import adapted_linear
-
-BF16, FP32 = torch.bfloat16, torch.float32
-# Of one rounding to the dtype, relative to the largest value of the tensor; sums of fp32 have a few.
-TOLERANCES = {FP32: 3e-6, BF16: 2**-8}
 
 
 def main() -> None:
@@ -32,21 +29,6 @@ def main() -> None:
     for check in (norms, sums, gates, rotations, adapters, *decoder_models.CHECKS):
         check()
         print(check.__name__, flush=True)
-
-
-def close(found: Any, expected: Any, dtype: Any = None, factor: float = 1.0) -> None:
-    """`dtype`: in which the result was rounded, if not its own."""
-    scale = float(expected.abs().max()) or 1.0
-    distance = float((found.detach().double() - expected).abs().max()) / scale
-    assert distance <= factor * TOLERANCES[dtype or found.dtype], (distance, found.dtype, tuple(found.shape))
-
-
-def doubles(*tensors: Any) -> list[Any]:
-    return [tensor.detach().double().requires_grad_() for tensor in tensors]
-
-
-def values(*shape: int, dtype: Any = FP32) -> Any:
-    return torch.randn(*shape).to(dtype).requires_grad_()
 
 
 def norms() -> None:

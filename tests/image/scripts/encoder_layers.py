@@ -11,14 +11,11 @@ from typing import Any
 
 import encoder_models
 import torch
+from rounding import BF16, FP32, close, doubles, values
 from torch.nn import functional
 from transformers.models.bert import modeling_bert
 
 from entrypoints.operators import dropout, encoder
-
-BF16, FP32 = torch.bfloat16, torch.float32
-# Of one rounding to the dtype, relative to the largest value of the tensor; sums of fp32 have a few.
-TOLERANCES = {FP32: 3e-6, BF16: 2**-8}
 
 
 def main() -> None:
@@ -38,20 +35,6 @@ def main() -> None:
     ):
         check()
         print(check.__name__, flush=True)
-
-
-def close(found: Any, expected: Any, factor: float = 1.0) -> None:
-    scale = float(expected.abs().max()) or 1.0
-    distance = float((found.detach().double() - expected).abs().max()) / scale
-    assert distance <= factor * TOLERANCES[found.dtype], (distance, found.dtype, tuple(found.shape))
-
-
-def doubles(*tensors: Any) -> list[Any]:
-    return [tensor.detach().double().requires_grad_() for tensor in tensors]
-
-
-def values(*shape: int, dtype: Any = FP32) -> Any:
-    return torch.randn(*shape).to(dtype).requires_grad_()
 
 
 def norm_of(features: int) -> Any:

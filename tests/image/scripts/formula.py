@@ -38,6 +38,11 @@ def expected(q: Any, k: Any, v: Any, bias: Any, keeps: Any, factor: float) -> An
     return (weights * keeps * KEPT) @ v.double()
 
 
+def derived(found: Any, given: Any, outer: Any) -> Any:
+    """The result and its derivatives."""
+    return (found, *torch.autograd.grad(found, given, outer.to(found.dtype)))
+
+
 def check_hidden_rows_and_nan(dtype: Any) -> None:
     """A row that may look at no key is zero, with finite gradients; what is no number stays in its own head."""
     given = tensors(4, 20, dtype)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from attention_shapes import joined_lengths
-from formula import KEPT, P, expected
+from formula import KEPT, P, derived, expected
 
 from entrypoints.operators import attention
 
@@ -46,11 +46,6 @@ def check_joined(starts: Any, causal: bool, features: int, fewer: int, p: float,
         size = max(float(other.detach().norm()), float(outer.float().norm()))
         distance = float((one.double() - other).detach().norm())
         assert distance < limit * size, (starts.diff()[:9], causal, features, fewer, p, distance / size)
-
-
-def derived(found: Any, given: Any, outer: Any) -> Any:
-    """The result and its derivatives."""
-    return (found, *torch.autograd.grad(found, given, outer.to(found.dtype)))
 
 
 def check_bits(dtype: Any) -> None:
