@@ -122,6 +122,11 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     return median(ordered[:half]), median(ordered), median(ordered[-half:])
 
 
+def digits(value: float) -> float:
+    """Four significant digits: the spread of measurements is larger than the error of rounding."""
+    return float(f"{value:.4g}")
+
+
 def parse_size(text: str) -> int:
     """`4096`, `4K` or `25M` in bytes. K, M and G are powers of 1024."""
     match = _SIZE.fullmatch(text.strip())

@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from entrypoints.bench.cases import Case, quartiles, readable
+from entrypoints.bench.cases import Case, digits, quartiles, readable
 
 MEMORY_COPY = "memory-copy"
 TCP_ONE_WAY = "tcp-one-way"
@@ -88,7 +88,7 @@ def row(
         "ranks": ranks,
         "latency_us": round(middle * 1e6, 2),
         "latency_us_quartiles": [round(low * 1e6, 2), round(high * 1e6, 2)],
-        "algbw_gbytes_per_s": _digits(size / middle / 1e9),
+        "algbw_gbytes_per_s": digits(size / middle / 1e9),
     }
 
 
@@ -98,7 +98,7 @@ def document(
     """`rows` with their share of the ceiling, and the ceilings. `samples`: the ceilings' measurements in GB/s."""
     ceilings = []
     for (name, size), values in sorted(samples.items(), key=lambda item: (item[0][0], item[0][1] or 0)):
-        low, middle, high = map(_digits, quartiles(values))
+        low, middle, high = map(digits, quartiles(values))
         ceiling = {"where": place(nodes), "what": name, "bytes": size, "gbytes_per_s": middle}
         ceilings.append({**ceiling, "gbytes_per_s_quartiles": [low, high], "samples": len(values)})
     return {**facts, "rows": [_with_share(row, samples, nodes) for row in rows], "ceilings": ceilings}
@@ -129,8 +129,3 @@ def table(document: Mapping[str, Any]) -> str:
         size = f" of {readable(ceiling['bytes'])}" if ceiling["bytes"] else ""
         lines.append(f"ceiling {ceiling['what']}{size}: {ceiling['gbytes_per_s']:.2f} GB/s")
     return "\n".join(lines)
-
-
-def _digits(value: float) -> float:
-    """Four significant digits: the spread is larger than the error of rounding."""
-    return float(f"{value:.4g}")

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from entrypoints.bench.cases import digits
 from tooling.basis.console import plain_table
 from tooling.bench.output import Document
 from tooling.forecast.estimate import Estimate
@@ -73,7 +74,7 @@ def rows(measured: Measured) -> list[dict[str, Any]]:
                 "efficiency": round(1 / median(_relative(phase["seconds"], alone)), 4),
                 "efficiency_to_apart": round(1 / median(_relative(phase["seconds"], apart)), 4),
                 "step_seconds": seconds,
-                "step_seconds_rounds": [float(f"{value:.4g}") for value in phase["seconds"]],
+                "step_seconds_rounds": list(map(digits, phase["seconds"])),
                 "rounds": len(phase["seconds"]),
                 "cpu_share": median(phase["cpu_share"]),
                 "throttled_share": median(phase["throttled_share"]),

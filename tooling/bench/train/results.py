@@ -11,6 +11,7 @@ from rich.text import Text
 
 from benchmarks.jobs import BY_NAME
 from benchmarks.split import CLASSES
+from entrypoints.bench.cases import digits
 from tooling.basis.console import plain_table
 from tooling.bench.output import Document
 from tooling.bench.train import prediction
@@ -133,19 +134,19 @@ def _row(
     compared = {name: ratio(one.speeds, other.speeds) for name, other in baselines.items()}
     return {
         **head,
-        "samples_per_second": _digits(statistics.median(speeds)),
-        "samples_per_second_rounds": [_digits(speed) for speed in speeds],
-        "ratio_to": {name: _digits(value) if value else None for name, value in compared.items()},
-        "tokens_computed_per_useful": _digits(last["tokens_computed"] / last["tokens_useful"]),
+        "samples_per_second": digits(statistics.median(speeds)),
+        "samples_per_second_rounds": [digits(speed) for speed in speeds],
+        "ratio_to": {name: digits(value) if value else None for name, value in compared.items()},
+        "tokens_computed_per_useful": digits(last["tokens_computed"] / last["tokens_useful"]),
         "labelled_tokens_per_second": _labelled(reports),
-        "cpu_seconds_per_sample": _digits(statistics.median(map(_processor, reports))),
-        "gflops": _digits(rate) if rate else None,
+        "cpu_seconds_per_sample": digits(statistics.median(map(_processor, reports))),
+        "gflops": digits(rate) if rate else None,
         "ceiling_share": round(rate / limit.best, 3) if rate and limit else None,
         "step_ceiling_share": round(rate / limit.step, 3) if rate and limit else None,
         "peak_memory_bytes": max(int(report["peak_memory_bytes"]) for report in reports),
         "split": next((report["split"] for report in reports if report["split"]), None),
         "steps": [report["steps"] for report in reports],
-        "step_seconds": _digits(last["seconds"] / last["steps"]),
+        "step_seconds": digits(last["seconds"] / last["steps"]),
         "batches": last["shapes"],
         **{key: last[key] for key in ("torch", "backend", "threads", "preloads", "environment")},
         **tail,
@@ -167,13 +168,13 @@ def document(
         **facts,
         **{key: some.get(key) for key in ("cpu", "ghz", "bf16")},
         "rows": found,
-        "ceiling_gflops": max((_digits(one.best) for one in ceilings.values()), default=None),
+        "ceiling_gflops": max((digits(one.best) for one in ceilings.values()), default=None),
         "ceilings": [
             {
                 "job": one.job,
-                "gflops": _digits(one.best),
-                "step_gflops": _digits(one.step),
-                "gflops_by_dtype": {dtype: _digits(rate) for dtype, rate in one.by_dtype.items()},
+                "gflops": digits(one.best),
+                "step_gflops": digits(one.step),
+                "gflops_by_dtype": {dtype: digits(rate) for dtype, rate in one.by_dtype.items()},
             }
             for one in ceilings.values()
         ],
@@ -188,12 +189,7 @@ def _processor(report: Report) -> float:
 def _labelled(reports: Sequence[Report]) -> float | None:
     """Tokens with a label per second: the median of the rounds. None for tasks without such tokens."""
     rates = [report["tokens_labelled"] / report["seconds"] for report in reports if report["tokens_labelled"]]
-    return _digits(statistics.median(rates)) if rates else None
-
-
-def _digits(value: float) -> float:
-    """Round to four significant digits: the spread of the measurements is larger."""
-    return float(f"{value:.4g}")
+    return digits(statistics.median(rates)) if rates else None
 
 
 def title(job: str, ranks: int) -> str:
