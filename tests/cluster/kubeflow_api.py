@@ -1,14 +1,13 @@
 """As much of a Kubernetes API server as Kubeflow's SDK needs to find a runtime and to create a TrainJob."""
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from tests.answers import answer
+from tests.answers import answer, served
 
 _API = "/apis/trainer.kubeflow.org/v1alpha1/"
 
@@ -48,13 +47,6 @@ def serve(cluster: Cluster) -> Iterator[Cluster]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        cluster.address = f"http://127.0.0.1:{server.server_port}"
+    with served(Handler) as address:
+        cluster.address = f"http://{address}"
         yield cluster
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -19,6 +19,7 @@ import pytest
 
 from entrypoints import contract
 from tests import containers, registry, second_engine
+from tests.answers import served
 from tooling.basis.errors import UsageError
 from tooling.engine import api
 from tooling.engine import docker as docker_client
@@ -158,10 +159,8 @@ def test_a_pull_rate_limit_is_not_reported_as_a_missing_registry() -> None:
 
         do_HEAD = do_GET  # noqa: N815 - the name that the server looks for
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Limited) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        message = fails_to_pull(f"127.0.0.1:{server.server_address[1]}")
-        server.shutdown()
+    with served(Limited) as address:
+        message = fails_to_pull(address)
     assert "You have reached your pull rate limit" in message
     assert message.endswith("wait, or run docker login")
 

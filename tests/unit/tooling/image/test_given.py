@@ -4,14 +4,13 @@ import http.server
 import io
 import json
 import tarfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-from tests.answers import answer
+from tests.answers import answer, served
 from tooling.basis.errors import UsageError
 from tooling.engine.api import Engine
 from tooling.image import given
@@ -59,10 +58,8 @@ class _Engine(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def engine() -> Iterator[Engine]:
     _Engine.loaded.clear()
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Engine) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield Engine(f"tcp://127.0.0.1:{server.server_address[1]}", cpus=1)
-        server.shutdown()
+    with served(_Engine) as address:
+        yield Engine(f"tcp://{address}", cpus=1)
 
 
 @pytest.mark.parametrize("index", [{"manifests": [{"digest": MANIFEST}]}, None], ids=["Docker 25", "older"])

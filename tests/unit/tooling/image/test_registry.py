@@ -1,13 +1,12 @@
 """The name of a repository in a registry, and a tag that exists there already."""
 
 import http.server
-import threading
 from collections.abc import Iterator
 from urllib.parse import unquote
 
 import pytest
 
-from tests.answers import answer
+from tests.answers import answer, served
 from tooling.basis.errors import UsageError
 from tooling.engine import docker
 from tooling.image.registry import Registry, Target
@@ -71,12 +70,10 @@ class _Engine(http.server.BaseHTTPRequestHandler):
 def repository(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     monkeypatch.setattr(_Engine, "seen", [], raising=False)
     monkeypatch.setattr(_Engine, "local", "")
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Engine) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        opened = Registry(f"tcp://127.0.0.1:{server.server_address[1]}", Target("registry.example", "stack"))
+    with served(_Engine) as address:
+        opened = Registry(f"tcp://{address}", Target("registry.example", "stack"))
         yield opened
         opened.client.close()
-        server.shutdown()
 
 
 @pytest.mark.parametrize(("local", "remote"), [(OURS, ""), ("", OURS)])

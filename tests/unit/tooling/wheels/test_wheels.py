@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from entrypoints import contract
+from tests.answers import served
 from tests.unit.tooling.tiny import make_pin, make_simple_index, make_wheel, write_lock
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
@@ -248,13 +248,11 @@ def test_a_full_disk_is_one_line_and_leaves_no_partial_wheel(
     big = make_wheel(place.served, "tiny_b", "2.0", random.Random(0).randbytes(3_000_000))
     write_lock(locks.LOCKS, [place.served / WHEELS[0], big])
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(place.served))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with served(handler) as address:
         if over_http:
-            monkeypatch.setenv("PIP_FIND_LINKS", f"http://127.0.0.1:{server.server_port}/")
+            monkeypatch.setenv("PIP_FIND_LINKS", f"http://{address}/")
         full = Place(place.pin, place.served, small_disk / "tiny")
         assert "the disk is full: free some space" in fails(full)
-        server.shutdown()
     assert full.names() == []
 
 
