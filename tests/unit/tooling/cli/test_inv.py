@@ -165,7 +165,8 @@ def test_a_failed_install_leaves_an_environment_without_a_stamp(tmp_path: Path) 
     assert json.loads(out)["prefix"] == str(checkout.root / ".venv")
 
 
-def test_without_python_the_error_names_the_packages_to_install(tmp_path: Path) -> None:
+@pytest.mark.parametrize("uid", [0, 1000])
+def test_without_python_the_error_names_the_packages_to_install(tmp_path: Path, uid: int) -> None:
     checkout = Checkout(tmp_path / "project")
     tools = tmp_path / "bin"
     tools.mkdir()
@@ -173,6 +174,9 @@ def test_without_python_the_error_names_the_packages_to_install(tmp_path: Path) 
         found = shutil.which(name)
         assert found
         (tools / name).symlink_to(found)
+    (tools / "id").unlink()
+    (tools / "id").write_text(f"#!/bin/sh\necho {uid}\n")
+    (tools / "id").chmod(0o755)
     process = checkout.start(environ={"PATH": str(tools)})
     out, err = process.communicate(timeout=60)
     last = err.strip().splitlines()[-1]
@@ -184,6 +188,6 @@ def test_without_python_the_error_names_the_packages_to_install(tmp_path: Path) 
 
 def test_the_bootstrap_stays_short_and_ends_in_exec() -> None:
     lines = (ROOT / "inv").read_text().splitlines()
-    assert len(lines) < 40
+    assert len(lines) < 45
     assert "set -Eeuo pipefail" in lines
     assert lines[-1].startswith("exec ")
