@@ -1,7 +1,10 @@
-"""Make the first init_process_group of a script return without creating a group.
+"""Make the first init_process_group of a script return without creating a group, and keep the group to the end.
 
 The default process group exists already, and torch refuses to create it twice. Scripts for torchrun create it. The
 rank and the world size that the script passes must be those of this process.
+
+Newer releases of accelerate destroy the default group in Accelerator.end_training. Scripts of transformers 4 call
+end_training before they wait for the other ranks and save the model.
 """
 
 from __future__ import annotations
@@ -47,11 +50,32 @@ def _hook(situation: Situation, module: Any) -> None:
     module.distributed_c10d.init_process_group = init_process_group
 
 
+def _keep(situation: Situation, module: Any) -> None:
+    """The group ends with the script."""
+    original = getattr(getattr(module, "PartialState", None), "destroy_process_group", None)
+    if original is None:  # an older accelerate
+        return
+
+    @functools.wraps(original)
+    def destroy_process_group(self: Any, group: Any = None) -> None:
+        if group is not None:
+            original(self, group)
+            return
+        situation.report(_NAME, "accelerate does not destroy the process group: it ends with the script")
+
+    module.PartialState.destroy_process_group = destroy_process_group
+
+
+def _install(situation: Situation) -> None:
+    on_import("torch.distributed", _hook)(situation)
+    on_import("accelerate.state", _keep)(situation)
+
+
 ADAPTATIONS = (
     Adaptation(
         _NAME,
         "the script's init_process_group uses the existing process group",
         since("torch", "0", "if the script calls it", ""),
-        on_import("torch.distributed", _hook),
+        _install,
     ),
 )

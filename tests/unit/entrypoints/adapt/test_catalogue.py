@@ -7,17 +7,17 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 from entrypoints import contract
-from entrypoints.adapt import catalogue, cpu, flags, old_apis
+from entrypoints.adapt import catalogue, flags, old_apis
 from entrypoints.adapt.adaptation import Situation
 from entrypoints.adapt.loss_scale import divides_by_items
 from entrypoints.cli import import_hooks
 from entrypoints.cli.errors import UsageError
-from entrypoints.cli.packages import CCL, release
+from entrypoints.cli.packages import release
 from tests.unit.entrypoints.test_dispatch import entrypoint, one_error_line
 
 FLAGS = {flag.name: flag for flag in flags.FLAGS}
@@ -189,46 +189,6 @@ def test_a_push_with_a_removed_name_raises_an_error_with_the_fix() -> None:
     assert module.HfApi is object
     with pytest.raises(RuntimeError, match="remove --push_to_hub, and upload the folder"):
         module.Repository("output", clone_from="name")
-
-
-def test_the_old_name_of_intels_bindings_is_that_of_the_images_package(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    bindings = ModuleType(CCL)
-    bindings.__spec__ = importlib.util.find_spec("json")
-    monkeypatch.setitem(sys.modules, CCL, bindings)
-    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    (adaptation,) = (one for one in catalogue.ALL if one.name == "torch-ccl")
-    adaptation.install(Situation((), {}, "ccl"))
-    try:
-        assert importlib.import_module("torch_ccl") is bindings
-    finally:
-        sys.modules.pop("torch_ccl", None)
-    assert capsys.readouterr().err == f"adapted (torch-ccl): torch_ccl is now {CCL}\n"
-    monkeypatch.setattr("entrypoints.cli.packages.installed", lambda _module: False)
-    assert importlib.util.find_spec("torch_ccl") is None
-
-
-@pytest.mark.parametrize("name", ["PartialState", "AcceleratorState"])
-def test_a_rank_of_accelerate_uses_the_cpu_also_in_releases_of_2022(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    seen: list[Any] = []
-
-    class State:
-        _shared_state: ClassVar[dict[str, Any]] = {}
-
-        def __init__(self, cpu: bool = False, **options: Any) -> None:
-            seen.append((cpu, options))
-
-    monkeypatch.setattr(cpu, "_has_gpu", lambda: False)
-    module = ModuleType("accelerate.state")
-    setattr(module, name, State)
-    cpu._imply_accelerator_cpu(Situation((), {}, "gloo"), module)
-    for given in ((), (False,), (True,)):
-        State(*given, kind="any")
-    State(cpu=False)
-    assert seen == [(True, {"kind": "any"})] * 3 + [(True, {})]
 
 
 @pytest.mark.parametrize("offline", [True, False])

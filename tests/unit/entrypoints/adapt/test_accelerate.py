@@ -1,0 +1,70 @@
+"""Adaptations for accelerate, and for the bindings that it imports. Without torch and accelerate."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from entrypoints.adapt import catalogue, cpu
+from entrypoints.adapt.adaptation import Situation
+from entrypoints.cli.packages import CCL
+
+
+def test_the_old_name_of_intels_bindings_is_that_of_the_images_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bindings = ModuleType(CCL)
+    bindings.__spec__ = importlib.util.find_spec("json")
+    monkeypatch.setitem(sys.modules, CCL, bindings)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    (adaptation,) = (one for one in catalogue.ALL if one.name == "torch-ccl")
+    adaptation.install(Situation((), {}, "ccl"))
+    try:
+        assert importlib.import_module("torch_ccl") is bindings
+    finally:
+        sys.modules.pop("torch_ccl", None)
+    assert capsys.readouterr().err == f"adapted (torch-ccl): torch_ccl is now {CCL}\n"
+    monkeypatch.setattr("entrypoints.cli.packages.installed", lambda _module: False)
+    assert importlib.util.find_spec("torch_ccl") is None
+
+
+@pytest.mark.parametrize("name", ["PartialState", "AcceleratorState"])
+def test_a_rank_of_accelerate_uses_the_cpu_also_in_releases_of_2022(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    seen: list[Any] = []
+
+    class State:
+        _shared_state: ClassVar[dict[str, Any]] = {}
+
+        def __init__(self, cpu: bool = False, **options: Any) -> None:
+            seen.append((cpu, options))
+
+    monkeypatch.setattr(cpu, "_has_gpu", lambda: False)
+    module = ModuleType("accelerate.state")
+    setattr(module, name, State)
+    cpu._imply_accelerator_cpu(Situation((), {}, "gloo"), module)
+    for given in ((), (False,), (True,)):
+        State(*given, kind="any")
+    State(cpu=False)
+    assert seen == [(True, {"kind": "any"})] * 3 + [(True, {})]
+
+
+def test_accelerate_destroys_no_group_but_the_scripts_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older scripts call Accelerator.end_training before they save the model."""
+    destroyed: list[object] = []
+    state = type("PartialState", (), {"destroy_process_group": lambda _self, group=None: destroyed.append(group)})
+    groups = SimpleNamespace(init_process_group=None, distributed_c10d=SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "torch.distributed", groups)
+    monkeypatch.setitem(sys.modules, "accelerate.state", SimpleNamespace(PartialState=state))
+    (adaptation,) = (one for one in catalogue.ALL if one.name == "process-group")
+    adaptation.install(Situation((), {}, "gloo"))
+    created: Any = state()
+    created.destroy_process_group()
+    created.destroy_process_group("own")
+    assert destroyed == ["own"]
