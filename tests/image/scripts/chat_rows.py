@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -43,9 +44,10 @@ def tokenizer(ends_texts: bool, template: str) -> Any:
 
 
 def inputs(ends_texts: bool, template: str, **columns: list[Any]) -> TrainerInputs:
-    arguments, no_model = TaskArguments(model_name_or_path="x", task="text-generation"), None
+    arguments = TaskArguments(model_name_or_path="x", task="text-generation")
+    model = SimpleNamespace(generation_config=None)
     rows = registry.read_rows(arguments, Splits(Table("x.jsonl", columns), None))
-    loaded: Any = Loaded(no_model, tokenizer(ends_texts, template), None, ())
+    loaded: Any = Loaded(model, tokenizer(ends_texts, template), None, ())
     with tempfile.TemporaryDirectory() as folder:
         return registry.make_inputs(arguments, rows, loaded, TokenFolder(Path(folder)))
 
