@@ -190,7 +190,7 @@ def _load(name: str, dtype: Any) -> tuple[Any, Any]:
         if base:
             from peft import PeftModel
 
-            model = PeftModel.from_pretrained(model, name).merge_and_unload()
+            model = adapters.merge(PeftModel.from_pretrained(model, name))
     except Exception as error:
         raise UsageError(
             f"model '{name}' cannot be loaded as a language model, which generate needs: {one_line(error)}"

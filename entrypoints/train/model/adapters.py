@@ -216,9 +216,25 @@ def save_merged(model: Any, tokenizer: Any, output: Path) -> Path:
     """Write the model with its adapter merged to OUTPUT/merged, atomically. Removes the adapter from `model`."""
     folder, partial = output / MERGED, output / UNFINISHED
     shutil.rmtree(partial, ignore_errors=True)
-    merged = model.merge_and_unload()
+    merged = merge(model)
     merged.save_pretrained(partial)
     tokenizer.save_pretrained(partial)
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
     return folder
+
+
+def merge(model: Any) -> Any:
+    """The model with its adapter merged into its weights. Removes the adapter from `model`.
+
+    A decoder's tied layers get weights of their own if the adapter changes one of them: peft would change both.
+    """
+    base = model.get_base_model()
+    embedding, output = base.get_input_embeddings(), base.get_output_embeddings()
+    is_adapted = hasattr(embedding, "base_layer") or hasattr(output, "base_layer")
+    is_tied = output is not None and output.weight is embedding.weight
+    if is_adapted and is_tied and not base.config.is_encoder_decoder:  # T5 scales the scores of tied layers
+        layer = getattr(output, "base_layer", output)
+        layer.weight = type(layer.weight)(layer.weight.detach().clone(), requires_grad=False)
+        base.config.tie_word_embeddings = False
+    return model.merge_and_unload()

@@ -190,7 +190,7 @@ def _with_end(ids: list[int], tokenizer: Any) -> list[int]:
 def _check_decoder(decoder: Any, packed: bool) -> None:
     """Refuse a model that sees the tokens that it has to predict, and a model that mixes packed rows."""
     decoder.eval()
-    vocabulary = decoder.get_input_embeddings().num_embeddings
+    vocabulary = decoder.get_input_embeddings().weight.shape[0]
     first = torch.arange(_PROBE)[None] % vocabulary
     second = (torch.arange(_PROBE)[None] + _PROBE) % vocabulary
     positions = torch.arange(_PROBE)[None]

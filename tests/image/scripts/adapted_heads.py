@@ -1,13 +1,17 @@
 """Checks models whose weights were saved in 16 bits.
 
 In bfloat16: their adapter and their new head are trained in float32. In float16: without autocast, all of it is.
+Also checks that an adapter of one of two tied layers is merged into that layer only.
 """
 
 from __future__ import annotations
 
+import tempfile
+
 import torch
 from transformers import (
     LlamaConfig,
+    LlamaForCausalLM,
     LlamaForQuestionAnswering,
     LlamaForSequenceClassification,
     LlamaForTokenClassification,
@@ -15,6 +19,7 @@ from transformers import (
 
 from entrypoints.train.flags.arguments import TaskArguments
 from entrypoints.train.model import adapters, pretrained
+from entrypoints.train.tasks import generation
 
 MODELS = {
     "text-classification": LlamaForSequenceClassification,
@@ -41,3 +46,18 @@ for bf16, expected in ((False, torch.float32), (True, torch.float16)):
     model = LlamaForTokenClassification(config).half()
     pretrained.widen(model, is_frozen=True, bf16=bf16)
     assert {weight.dtype for weight in model.parameters()} == {expected}
+
+config.tie_word_embeddings = True
+ids = torch.arange(1, 9)[None]
+for layer in ("lm_head", "embed_tokens"):
+    arguments = TaskArguments(model_name_or_path="x", use_peft=True, lora_target_modules=f"{layer},q_proj")
+    model = adapters.attach(LlamaForCausalLM(config), "text-generation", arguments)
+    for name, weight in model.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(weight)
+    generation._check_decoder(model, packed=True)
+    expected = model(input_ids=ids).logits
+    with tempfile.TemporaryDirectory() as folder:
+        adapters.merge(model).save_pretrained(folder)
+        found = LlamaForCausalLM.from_pretrained(folder)(input_ids=ids).logits
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
