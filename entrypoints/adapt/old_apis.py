@@ -6,8 +6,9 @@ transformers: 4.51 removed is_torch_tpu_available from the top level. 5.0 remove
 get_full_repo_name (only for --push_to_hub), is_offline_mode of transformers.utils, and TrainingArguments'
 use_legacy_prediction_loop and tpu_metrics_debug, both of which trainer_qa.py reads; Trainer's `tokenizer` has been
 called processing_class since 4.46, and 5.0 accepts only the new name. huggingface_hub: 1.0 removed Repository.
-accelerate: 1.0 removed Accelerator.use_fp16 and renamed logging_dir to project_dir. Intel's bindings: torch_ccl
-has been called oneccl_bindings_for_pytorch since 1.12; accelerate of 2022 imports the old name on older torch.
+accelerate: 1.0 removed Accelerator.use_fp16 and DistributedType.TPU, and renamed logging_dir to project_dir.
+Intel's bindings: torch_ccl has been called oneccl_bindings_for_pytorch since 1.12; accelerate of 2022 imports the
+old name on older torch.
 """
 
 from __future__ import annotations
@@ -201,6 +202,18 @@ def _hook_accelerator(situation: Situation, module: Any) -> None:
         before_method(accelerator, "__init__", rename)
 
 
+def add_tpu(_situation: Situation, module: Any) -> None:
+    """Let scripts compare with DistributedType.TPU, which is now XLA."""
+    kinds = module.DistributedType
+    if not hasattr(kinds, "TPU"):
+        kinds.TPU = kinds.XLA
+
+
+def _install_accelerator(situation: Situation) -> None:
+    on_import("accelerate.utils.dataclasses", add_tpu)(situation)
+    on_import("accelerate.accelerator", _hook_accelerator)(situation)
+
+
 class _BindingsFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds torch_ccl, if no other finder does: the import returns oneccl_bindings_for_pytorch."""
 
@@ -272,9 +285,9 @@ ADAPTATIONS = (
     ),
     Adaptation(
         _ACCELERATOR,
-        "Accelerator.use_fp16 exists, and logging_dir is passed on as project_dir",
+        "Accelerator.use_fp16 and DistributedType.TPU exist, and logging_dir is passed on as project_dir",
         removed_in("accelerate", "1.0.0"),
-        on_import("accelerate.accelerator", _hook_accelerator),
+        _install_accelerator,
     ),
     Adaptation(
         _BINDINGS,

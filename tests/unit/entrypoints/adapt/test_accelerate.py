@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from enum import Enum
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 
-from entrypoints.adapt import catalogue, cpu
+from entrypoints.adapt import catalogue, cpu, old_apis
 from entrypoints.adapt.adaptation import Situation
 from entrypoints.cli.packages import CCL
 
@@ -68,3 +69,13 @@ def test_accelerate_destroys_no_group_but_the_scripts_own(monkeypatch: pytest.Mo
     created.destroy_process_group()
     created.destroy_process_group("own")
     assert destroyed == ["own"]
+
+
+def test_scripts_compare_with_the_old_name_of_xla() -> None:
+    create: Any = Enum
+    for names in (("NO", "XLA"), ("NO", "TPU")):
+        kinds = create("DistributedType", [(name, name) for name in names])
+        old_apis.add_tpu(Situation((), {}, "gloo"), SimpleNamespace(DistributedType=kinds))
+        assert kinds.TPU.value == names[1]
+        assert kinds.TPU != kinds.NO
+        assert [kind.name for kind in kinds] == list(names)
