@@ -2,7 +2,7 @@
 
 Trainer assumes that a model whose forward has **kwargs divides its loss by `num_items_in_batch`. It then
 multiplies the loss by the number of ranks, and does not divide it by the accumulation steps. In transformers 5.0
-to 5.23, BERT's classifier and other models have **kwargs only to pass them on: loss and gradients are too large
+to 5.24, BERT's classifier and other models have **kwargs only to pass them on: loss and gradients are too large
 by ranks x accumulation steps (huggingface/transformers#47688). The source of a forward shows how it uses
 **kwargs.
 """

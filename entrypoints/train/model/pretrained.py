@@ -171,7 +171,7 @@ def load(
         widen(model, is_frozen=arguments.use_peft or name != given, bf16=bf16)
     # The forward of some classifiers has **kwargs only to pass them on. Trainer then assumes that the model
     # divides its loss by the number of items, and multiplies loss and gradients by ranks and accumulation steps
-    # (transformers 5.0 to 5.23, huggingface/transformers#47688). A mean over equal batches needs no correction;
+    # (transformers 5.0 to 5.24, huggingface/transformers#47688). A mean over equal batches needs no correction;
     # tokens.TokenLoss computes means over tokens.
     model.accepts_loss_kwargs = False
     if rows.task == "text-classification":
