@@ -156,15 +156,17 @@ def _narrow(model: Any) -> Iterator[None]:
 
 
 def _convert(weights: list[Any], dtype: Any) -> None:
-    """Store weights in another dtype, and return their old memory to the system.
-
-    tcmalloc would keep it, in pieces that other weights do not fit into.
-    """
-    release = getattr(ctypes.CDLL(None), "MallocExtension_ReleaseFreeMemory", None)
+    """Store weights in another dtype, and return their old memory to the system."""
     for weight in weights:
         weight.data = weight.data.to(dtype)
-        if release is not None:
-            release()
+        return_free_memory()
+
+
+def return_free_memory() -> None:
+    """Return free memory to the system. tcmalloc would keep it, in pieces that other weights do not fit into."""
+    release = getattr(ctypes.CDLL(None), "MallocExtension_ReleaseFreeMemory", None)
+    if release is not None:
+        release()
 
 
 def _embedded(embedding: Any, ids: Any) -> Any:

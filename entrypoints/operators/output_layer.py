@@ -24,6 +24,8 @@ from entrypoints.operators.transforms import refuse_batched
 IGNORED = -100  # the label of tokens without a loss, in torch and transformers
 # Memory of the scores of a group of tokens, in float32. More is faster: oneDNN packs the weights for each group.
 _BYTES = 128 << 20
+# Memory of a part of a gradient that is added to it, in float32.
+_PRODUCT_BYTES = 8 << 20
 # Smaller probabilities are not exact in float32.
 _SMALL = 1e-30
 
@@ -127,10 +129,18 @@ def probing(model: Any) -> Iterator[dict[str, torch.Tensor]]:
 
 
 def working_bytes(output: OutputLayer, tokens: int) -> int:
-    """The memory of scores and gradients of one group, while the loss of a batch of `tokens` is computed."""
+    """What the loss of a batch of `tokens` needs at most: scores, a copy of the weight, and its gradient.
+
+    Call it under the autocast of the training.
+    """
     weight = output.weight
+    numbers: int = weight.numel()
     scores = min(_group_size(len(weight)), tokens) * len(weight) * 4
-    return 3 * scores + (weight.numel() * 4 if weight.requires_grad else 0)
+    widens = bf16_products.is_installed()
+    dtype = torch.float32 if widens else bf16_products.autocast_dtype() or weight.dtype
+    copied = 0 if dtype == weight.dtype else torch.finfo(dtype).bits // 8
+    gradient = 4 if weight.requires_grad else 0
+    return 3 * scores + numbers * (copied + gradient)
 
 
 def _group_size(words: int) -> int:
@@ -198,8 +208,11 @@ def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -
     """total += left @ right. The total is float32."""
     if left.dtype == torch.float32:
         total.addmm_(left, right)
-    else:
-        total.add_(left @ right)
+        return
+    # torch converts what it adds to float32 first: a few rows at a time, which need little memory.
+    size = max(1, _PRODUCT_BYTES // (4 * total.shape[1]))
+    for rows, part in zip(total.split(size), left.split(size)):
+        rows.add_(part @ right)
 
 
 def _losses(states: Any, weight: Any, bias: Any, labels: Any) -> Any:

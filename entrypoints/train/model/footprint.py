@@ -25,18 +25,19 @@ def measure(trainer: Any, inputs: TrainerInputs, output: Any) -> Footprint:
     lengths = inputs.train.lengths()
     row = memory.short_row(inputs, lengths.index(min(lengths)))
     narrow = lora.narrowed(trainer)
-    before, size = psutil.Process().memory_info().rss, sum(_sizes(model))
+    rows = arguments.per_device_train_batch_size
+    is_padded = not no_padding.skips_padding(model, arguments)
+    tokens = memory.largest_batch(lengths, rows, is_padded)
+    size = sum(_sizes(model))
     with narrow, torch.random.fork_rng(devices=[]):
         sizes = _sizes(model)
         saved = size - sum(sizes)
         one, two = (_kept(trainer, collate([row] * rows)) for rows in (1, 2))
-    resident = psutil.Process().memory_info().rss
+        with trainer.accelerator.autocast():
+            scores = 0 if output is None else output_layer.working_bytes(output, tokens)
+    lora.return_free_memory()  # of the batches, and of loading
     tokens_of_one = count(collate([row])).computed
-    trained = [weight for weight in model.parameters() if weight.requires_grad]
-    gradients = sum(weight.numel() * weight.element_size() for weight in trained)
-    rows = arguments.per_device_train_batch_size
-    is_padded = not no_padding.skips_padding(model, arguments)
-    tokens = memory.largest_batch(lengths, rows, is_padded)
+    gradients = [weight.numel() * weight.element_size() for weight in model.parameters() if weight.requires_grad]
     config = configuration.text_of(model.config)
     layers = int(getattr(config, "num_hidden_layers", 1))
     slope = max(0.0, (two - one) / tokens_of_one)
@@ -44,18 +45,17 @@ def measure(trainer: Any, inputs: TrainerInputs, output: Any) -> Footprint:
     if arguments.gradient_checkpointing:  # Trainer turns it on when it starts
         per_token = layers * config.hidden_size * 4.0
     return Footprint(
-        # The allocator keeps what the batches needed, and training uses it again.
-        loaded=resident - saved - min(two, max(0, resident - before)),
+        loaded=psutil.Process().memory_info().rss - saved,
         peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        gradients=gradients,
-        states=memory.states_per_weight(str(getattr(arguments.optim, "value", arguments.optim))) * gradients,
+        gradients=sum(gradients),
+        largest_gradient=max(gradients, default=0),
+        states=memory.states_per_weight(str(getattr(arguments.optim, "value", arguments.optim))) * sum(gradients),
         copies=round(max(0.0, one - slope * tokens_of_one)),
         per_token=per_token,
         per_layer=per_layer,
         tokens=tokens,
-        scores=0 if output is None else output_layer.working_bytes(output, tokens),
+        scores=scores,
         buffers=memory.buffers(sizes, arguments.world_size),
-        keeps_gradients=arguments.world_size > 1 or arguments.gradient_accumulation_steps > 1,
     )
 
 

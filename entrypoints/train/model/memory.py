@@ -23,16 +23,17 @@ class Footprint:
     """The memory of one rank, in bytes.
 
     `loaded`: what the process holds before the first step: libraries, data and weights. `peak`: the most that it
-    has held so far. `gradients`, `states`: of the trained weights and of the optimizer. `copies`: of weights,
-    rounded for products. `per_token`: what the forward pass keeps for each token, `per_layer`: of this, in one
-    layer. `tokens`: of the largest batch. `scores`: working memory of the output layer. `buffers`: through which
-    rank 0 sends its weights to the other ranks before the first step. `keeps_gradients`: they exist throughout the
-    step, as with several ranks or accumulated batches.
+    has held so far. `gradients`, `states`: of the trained weights, in DDP's buckets, and of the optimizer.
+    `largest_gradient`: of one weight. `copies`: of weights, rounded for products. `per_token`: what the forward
+    pass keeps for each token, `per_layer`: of this, in one layer. `tokens`: of the largest batch. `scores`: what
+    the output layer needs, with the gradient of its weight. `buffers`: through which rank 0 sends its weights to
+    the other ranks before the first step.
     """
 
     loaded: int
     peak: int
     gradients: int
+    largest_gradient: int
     states: int
     copies: int
     per_token: float
@@ -40,7 +41,6 @@ class Footprint:
     tokens: int
     scores: int
     buffers: int
-    keeps_gradients: bool
 
     @property
     def activations(self) -> int:
@@ -49,9 +49,13 @@ class Footprint:
 
     @property
     def needed(self) -> int:
-        """The most that this rank holds during training."""
-        step = self.activations + self.gradients if self.keeps_gradients else max(self.activations, self.gradients)
-        return max(self.peak, self.loaded + self.buffers, self.loaded + self.states + step)
+        """The most that this rank holds during training.
+
+        A word embedding that is also the output layer gets two gradients, which are added up at the end of the
+        backward pass, before the sum is in its bucket. In bf16, jobs needed the memory of a third one.
+        """
+        step = max(self.activations, 3 * self.largest_gradient)
+        return max(self.peak, self.loaded + self.buffers, self.loaded + self.states + self.gradients + step)
 
 
 @dataclass(frozen=True)

@@ -45,11 +45,13 @@ def layer_of(bias: bool, is_trained: bool) -> torch.nn.Linear:
 
 @contextmanager
 def groups_of(tokens: int) -> Iterator[None]:
-    original, output_layer._BYTES = output_layer._BYTES, 4 * WORDS * tokens
+    """Also add gradients of the weight in parts of seven words."""
+    originals = output_layer._BYTES, output_layer._PRODUCT_BYTES
+    output_layer._BYTES, output_layer._PRODUCT_BYTES = 4 * WORDS * tokens, 4 * FEATURES * 7
     try:
         yield
     finally:
-        output_layer._BYTES = original
+        output_layer._BYTES, output_layer._PRODUCT_BYTES = originals
 
 
 def gradients(

@@ -1,4 +1,6 @@
-"""Runs inside the image: saves a small and a large random decoder in bf16, with the tokenizer of a BERT.
+"""Runs inside the image: saves random decoders in bf16, with the tokenizer of a BERT.
+
+One is small, one is large, and one has many words, whose embedding is also the output layer.
 
 Usage: two_sizes.py TINY FOLDER.
 """
@@ -17,6 +19,8 @@ words = AutoConfig.from_pretrained(tiny).vocab_size
 shape = {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 8, "num_key_value_heads": 8}
 torch.set_default_dtype(torch.bfloat16)
 torch.manual_seed(0)
-for name, layers in {"small": 1, "large": 9}.items():
-    config = LlamaConfig(vocab_size=words, num_hidden_layers=layers, **shape)
+for name, layers, own in (("small", 1, {}), ("large", 9, {}), ("words", 1, {"vocab_size": 60_000})):
+    config = LlamaConfig(
+        **{"vocab_size": words, **own}, num_hidden_layers=layers, tie_word_embeddings=bool(own), **shape
+    )
     save_with_tokenizer(LlamaForCausalLM(config), tiny, folder / name)

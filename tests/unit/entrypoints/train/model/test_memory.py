@@ -16,6 +16,7 @@ FOOTPRINT = Footprint(
     loaded=2 * GB,
     peak=3 * GB,
     gradients=1 * GB,
+    largest_gradient=GB // 2,
     states=2 * GB,
     copies=GB // 2,
     per_token=1_000_000,
@@ -23,7 +24,6 @@ FOOTPRINT = Footprint(
     tokens=2000,
     scores=300_000_000,
     buffers=0,
-    keeps_gradients=True,
 )
 FLAGS = Flags(rows=8, recomputes=False, trains_all=True, ranks=2)
 
@@ -33,10 +33,8 @@ def test_activations_of_the_largest_batch_come_on_top_of_weights_gradients_and_o
     assert FOOTPRINT.needed == 2 * GB + 2 * GB + 3 * GB + 1 * GB
 
 
-def test_gradients_of_one_rank_replace_activations_during_the_backward_pass() -> None:
-    alone = dataclasses.replace(FOOTPRINT, keeps_gradients=False)
-    assert alone.needed == 2 * GB + 2 * GB + 3 * GB
-    assert dataclasses.replace(alone, gradients=5 * GB).needed == 2 * GB + 2 * GB + 5 * GB
+def test_three_gradients_of_the_largest_weight_replace_activations_at_the_end_of_the_backward_pass() -> None:
+    assert dataclasses.replace(FOOTPRINT, largest_gradient=2 * GB).needed == 2 * GB + 2 * GB + 1 * GB + 6 * GB
 
 
 def test_a_job_needs_at_least_what_loading_it_needed() -> None:
