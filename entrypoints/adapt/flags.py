@@ -13,6 +13,7 @@ from typing import Any, Callable
 from entrypoints.cli.errors import UsageError
 
 _FALSE = frozenset({"false", "0", "no", "n", "f"})
+_NOTHING = frozenset({"none", "false", "0", "0.0"})
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ def _values(arguments: Sequence[str]) -> dict[str, str]:
 
 def _is_nothing(value: Any) -> bool:
     """Whether a value leaves a field to its old name, as `--warmup_steps 0` leaves it to --warmup_ratio."""
-    return value is None or str(value).lower() in _FALSE or str(value) == "0.0"
+    return str(value).lower() in _NOTHING
 
 
 def rewrite_fields(values: Mapping[str, Any], active: Mapping[str, OldFlag]) -> tuple[dict[str, Any], list[Found]]:

@@ -5,7 +5,6 @@ Also used for jobs on hosts (tooling.hosts.output).
 
 import math
 import queue
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -35,8 +34,6 @@ AGAIN_SECONDS = 1.0
 # Longer lines are split. Those of progress bars, which return to the start of the line, are split sooner.
 LONGEST_LINE = 1 << 16
 LONGEST_PROGRESS = 1 << 10
-# What mpirun writes at the start of each line of a rank.
-_RANK = re.compile(rb"\[\d+\] ")
 
 
 class Log:
@@ -199,27 +196,23 @@ def copy_lines(streams: Iterable[Iterable[bytes]], terminal: BinaryIO) -> None:
 def lines(name: str, chunks: Iterable[bytes]) -> Iterator[bytes]:
     """The lines of a stream of chunks, each behind `name` and with a newline at its end.
 
-    Long lines are split, those of progress bars after a `\r`. Each part has the rank that mpirun wrote.
+    Long lines are split, those of progress bars after a `\r`.
     """
     prefix = f"{name} | ".encode()
     rest = bytearray()
-    rank = None  # of the rest of a line that was split
     for chunk in chunks:
         *ends, start = chunk.split(b"\n")
         for end in ends:
-            yield prefix + (rank or b"") + rest + end + b"\n"
+            yield prefix + rest + end + b"\n"
             rest.clear()
-            rank = None
         rest += start
         split = rest.rfind(b"\r") + 1 if len(rest) > LONGEST_PROGRESS else 0
         if split or len(rest) > LONGEST_LINE:
             split = split or len(rest)
-            yield prefix + (rank or b"") + rest[:split] + b"\n"
-            if rank is None:
-                rank = found[0] if (found := _RANK.match(rest)) else b""
+            yield prefix + rest[:split] + b"\n"
             del rest[:split]
     if rest:
-        yield prefix + (rank or b"") + rest + b"\n"
+        yield prefix + rest + b"\n"
 
 
 def _containers(client: DockerClient, project: str) -> list[Container]:

@@ -259,7 +259,8 @@ def test_a_closed_stream_is_an_empty_one(command: str, closed: str) -> None:
     assert bool(done.stdout) is (" >&-" not in f" {closed}")
 
 
-def test_bad_usage_has_its_exit_code_without_standard_error() -> None:
-    argv = ["bash", "-c", f"{ROOT / 'inv'} docter 2>&-"]
+@pytest.mark.parametrize("closed", ["2>&-", "<&- 2>&-"])
+def test_bad_usage_has_its_exit_code_without_standard_error(closed: str) -> None:
+    argv = ["bash", "-c", f"{ROOT / 'inv'} docter {closed}"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "")

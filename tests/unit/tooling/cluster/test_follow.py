@@ -43,21 +43,6 @@ def test_a_line_without_an_end_is_split(start: bytes, longest: int) -> None:
     assert b"".join(line.removeprefix(b"x | ").removesuffix(b"\n") for line in found) == chunk * 40_000
 
 
-@pytest.mark.parametrize("text", [b"x" * 99, b"50%\r" * 25], ids=["long line", "progress bar"])
-def test_each_part_of_a_split_line_has_the_rank_that_mpirun_wrote(text: bytes) -> None:
-    found = list(lines("x", [b"[10] ", *[text] * 1000, b"end\n[2] next\n", b"[", b"2] last\n"]))
-    *parts, following, last = [line.removeprefix(b"x | ").removesuffix(b"\n") for line in found]
-    assert len(parts) > 1
-    assert all(part.startswith(b"[10] ") for part in parts)
-    assert b"".join(part.removeprefix(b"[10] ") for part in parts) == text * 1000 + b"end"
-    assert (following, last) == (b"[2] next", b"[2] last")
-
-
-def test_a_part_of_a_line_that_looks_like_a_rank_is_not_repeated() -> None:
-    found = list(lines("x", [b"x" * LONGEST_LINE + b"x", b"[1] " + b"x" * LONGEST_LINE, b"end\n"]))
-    assert found[-1] == b"x | end\n"
-
-
 def test_progress_bars_are_split_behind_a_complete_state() -> None:
     state = "50% █████\r".encode()
     text = state * 1000
