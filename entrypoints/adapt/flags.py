@@ -13,7 +13,7 @@ from typing import Any, Callable
 from entrypoints.cli.errors import UsageError
 
 _FALSE = frozenset({"false", "0", "no", "n", "f"})
-_NOTHING = frozenset({"none", "false", "0", "0.0"})
+_NOTHING = frozenset({"none", "0", "0.0"})
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,15 @@ class OldFlag:
         if self.variable:
             now = f"has become the variable {self.variable}"
         return f"--{self.name} {now}: {self.why}"
+
+    def beside(self, given: Mapping[str, Any]) -> OldFlag:
+        """The flag, dropped if its replacement has a value in `given` other than 0.
+
+        `--warmup_steps 0` leaves the field to --warmup_ratio.
+        """
+        if self.now is None or str(given.get(self.now)).lower() in _NOTHING:
+            return self
+        return replace(self, now=None, why=f"--{self.now} is given")
 
     @property
     def of_train(self) -> OldFlag:
@@ -139,7 +148,7 @@ def name_of(argument: str) -> str:
 def rewrite(arguments: Sequence[str], active: Mapping[str, OldFlag]) -> tuple[list[str], list[Found]]:
     """The arguments with the flags in `active` replaced or dropped, and the flags found.
 
-    A new name that is given too keeps its value, unless it is 0 or false.
+    A new name that is given too keeps its value, unless it is 0.
     """
     given = _values(arguments)
     kept: list[str] = []
@@ -157,11 +166,11 @@ def rewrite(arguments: Sequence[str], active: Mapping[str, OldFlag]) -> tuple[li
         if flag is None or flag.only not in (None, value):
             kept += words
             continue
-        item = Found(flag, value)
-        found.append(item)
-        if flag.now is not None and _is_nothing(given.get(flag.now)):
+        flag = flag.beside(given)
+        found.append(Found(flag, value))
+        if flag.now is not None:
             replaced = last if flag.now in given else kept  # of a flag that is given twice, the last one counts
-            replaced.append(f"--{flag.now}={flag.value(item.value) if flag.value else item.value}")
+            replaced.append(f"--{flag.now}={flag.value(value) if flag.value else value}")
     return kept + last, found
 
 
@@ -174,20 +183,15 @@ def _values(arguments: Sequence[str]) -> dict[str, str]:
     return values
 
 
-def _is_nothing(value: Any) -> bool:
-    """Whether a value leaves a field to its old name, as `--warmup_steps 0` leaves it to --warmup_ratio."""
-    return str(value).lower() in _NOTHING
-
-
 def rewrite_fields(values: Mapping[str, Any], active: Mapping[str, OldFlag]) -> tuple[dict[str, Any], list[Found]]:
     """`rewrite` for the fields of a configuration file or a call."""
     kept: dict[str, Any] = {name: value for name, value in values.items() if name not in active}
     found: list[Found] = []
     for name in (name for name in values if name in active):
-        flag, value = active[name], values[name]
+        flag, value = active[name].beside(kept), values[name]
         if value is None:
             continue
         found.append(Found(flag, str(value)))
-        if flag.now is not None and _is_nothing(kept.get(flag.now)):
+        if flag.now is not None:
             kept[flag.now] = flag.value(str(value)) if flag.value else value
     return kept, found

@@ -292,7 +292,7 @@ ADAPTATIONS = (
     Adaptation(
         _BINDINGS,
         f"{_OLD_BINDINGS} can be imported, and is {packages.CCL}",
-        lambda _: Verdict(True, "if the script or accelerate imports it"),
+        lambda _: Verdict(packages.installed(packages.CCL), "if the script or accelerate imports it"),
         _install_bindings,
     ),
 )

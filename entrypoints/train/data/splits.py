@@ -79,7 +79,9 @@ def _table(loaded: Any, name: str, splits: tuple[str, ...], rows: int | None) ->
     """The first of `splits` that the data set has. Class numbers are replaced by class names."""
     split = next((split for split in splits if split in loaded), None)
     if split is None:
-        fix = "choose another data set" if "train" in splits else "pass --do_train to train without an evaluation"
+        fix = "choose another data set"
+        if "train" not in splits:
+            fix = "to train without an evaluation, pass --do_train, and neither --do_eval nor --eval_strategy"
         raise UsageError(
             f"data set '{name}' has the splits {', '.join(loaded)}, expected {' or '.join(splits)}: {fix}"
         )

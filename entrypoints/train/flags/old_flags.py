@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, MutableMapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from entrypoints.adapt.flags import FLAGS, GLUE, Found, OldFlag, name_of, rewrite
 from entrypoints.cli.errors import UsageError
@@ -44,8 +44,7 @@ def clean(argv: Iterable[str], has_ipex: bool = False, known: frozenset[str] = f
     names = {name for name in map(name_of, given) if name}
     unsupported.check_names(names)
     active = {
-        # The replacement's own flag takes precedence.
-        name: replace(flag, now=None, why=f"--{flag.now} is given") if flag.now in names else flag
+        name: flag
         for name, flag in _OLD.items()
         if name not in known or not (flag.train_keeps or (name == "use_ipex" and has_ipex))
     }

@@ -227,7 +227,7 @@ def save_merged(model: Any, tokenizer: Any, output: Path) -> Path:
 def merge(model: Any) -> Any:
     """The model with its adapter merged into its weights. Removes the adapter from `model`.
 
-    A decoder's tied layers get weights of their own if the adapter changes one of them: peft would change both.
+    Tied layers get weights of their own if the adapter changes one of them: peft would change both.
     """
     base = model.get_base_model()
     embedding, output = base.get_input_embeddings(), base.get_output_embeddings()
@@ -235,6 +235,7 @@ def merge(model: Any) -> Any:
     is_tied = output is not None and output.weight is embedding.weight
     if is_adapted and is_tied and not base.config.is_encoder_decoder:  # T5 scales the scores of tied layers
         layer = getattr(output, "base_layer", output)
-        layer.weight = type(layer.weight)(layer.weight.detach().clone(), requires_grad=False)
+        for name, value in list(layer.named_parameters(recurse=False)):  # BERT ties the bias, too
+            setattr(layer, name, type(value)(value.detach().clone(), requires_grad=False))
         base.config.tie_word_embeddings = False
     return model.merge_and_unload()

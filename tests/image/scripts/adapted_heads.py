@@ -1,7 +1,8 @@
 """Checks models whose weights were saved in 16 bits.
 
 In bfloat16: their adapter and their new head are trained in float32. In float16: without autocast, all of it is.
-Also checks that an adapter of one of two tied layers is merged into that layer only.
+Also checks that an adapter of one of two tied layers is merged into that layer only, and that BERT keeps the
+bias that is tied, too.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import tempfile
 
 import torch
 from transformers import (
+    BertConfig,
+    BertForMaskedLM,
     LlamaConfig,
     LlamaForCausalLM,
     LlamaForQuestionAnswering,
@@ -48,16 +51,24 @@ for bf16, expected in ((False, torch.float32), (True, torch.float16)):
     assert {weight.dtype for weight in model.parameters()} == {expected}
 
 config.tie_word_embeddings = True
+bert = BertConfig(vocab_size=50, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2)
 ids = torch.arange(1, 9)[None]
-for layer in ("lm_head", "embed_tokens"):
-    arguments = TaskArguments(model_name_or_path="x", use_peft=True, lora_target_modules=f"{layer},q_proj")
-    model = adapters.attach(LlamaForCausalLM(config), "text-generation", arguments)
+for kind, settings, layers in (
+    (LlamaForCausalLM, config, "lm_head,q_proj"),
+    (LlamaForCausalLM, config, "embed_tokens,q_proj"),
+    (BertForMaskedLM, bert, "decoder,query"),
+    (BertForMaskedLM, bert, "word_embeddings,query"),
+):
+    arguments = TaskArguments(model_name_or_path="x", use_peft=True, lora_target_modules=layers)
+    task = "text-generation" if kind is LlamaForCausalLM else "fill-mask"
+    model = adapters.attach(kind(settings).eval(), task, arguments).eval()
     for name, weight in model.named_parameters():
-        if "lora_" in name:
+        if "lora_" in name or name.endswith("predictions.bias"):
             torch.nn.init.normal_(weight)
-    generation._check_decoder(model, packed=True)
+    if task == "text-generation":
+        generation._check_decoder(model, packed=True)
     expected = model(input_ids=ids).logits
     with tempfile.TemporaryDirectory() as folder:
         adapters.merge(model).save_pretrained(folder)
-        found = LlamaForCausalLM.from_pretrained(folder)(input_ids=ids).logits
+        found = kind.from_pretrained(folder).eval()(input_ids=ids).logits
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)

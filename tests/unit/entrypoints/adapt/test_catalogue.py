@@ -52,6 +52,14 @@ def test_old_flags_are_replaced_or_dropped_and_nothing_else_changes(given: str, 
     assert flags.rewrite(given.split(), FLAGS)[0] == expected.split()
 
 
+def test_an_old_flag_beside_its_replacement_is_reported_as_dropped() -> None:
+    line = "--warmup_ratio is dropped: --warmup_steps is given"
+    argv = ["--warmup_steps", "500", "--warmup_ratio", "0.1"]
+    assert [item.flag.line for item in flags.rewrite(argv, FLAGS)[1]] == [line]
+    fields = {"warmup_steps": 500, "warmup_ratio": 0.1}
+    assert [item.flag.line for item in flags.rewrite_fields(fields, FLAGS)[1]] == [line]
+
+
 def test_only_active_flags_are_changed_and_those_found_are_returned() -> None:
     kept, found = flags.rewrite(["--no_cuda", "--use_ipex", "0"], {"use_ipex": FLAGS["use_ipex"]})
     assert kept == ["--no_cuda"]

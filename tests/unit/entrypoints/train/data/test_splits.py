@@ -18,8 +18,8 @@ from entrypoints.train.flags.arguments import TaskArguments
         (
             "train",
             True,
-            "data set 'me/x' has the splits train, expected validation or validation_matched or test: pass "
-            "--do_train to train without an evaluation",
+            "data set 'me/x' has the splits train, expected validation or validation_matched or test: to "
+            "train without an evaluation, pass --do_train, and neither --do_eval nor --eval_strategy",
         ),
         ("test", False, "data set 'me/x' has the splits test, expected train: choose another data set"),
     ],

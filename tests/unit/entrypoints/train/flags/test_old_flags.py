@@ -55,6 +55,11 @@ def test_train_handles_every_old_flag_that_run_adapts() -> None:
     assert {"no-cuda", "ddp-backend"} <= adapted
 
 
+def test_warmup_steps_of_zero_leave_the_warmup_to_an_old_ratio() -> None:
+    cleaned = old_flags.clean(["--warmup_steps", "0", "--warmup_ratio", "0.1"])
+    assert cleaned.argv == ["--warmup_steps", "0", "--warmup_steps=0.1"]
+
+
 def test_the_replacement_of_an_old_flag_takes_precedence() -> None:
     cleaned = old_flags.clean(["--ddp_backend", "gloo", "--backend", "ccl", "--fp16", "--bf16", "False"])
     assert cleaned.argv == ["--backend", "ccl", "--bf16", "False"]
