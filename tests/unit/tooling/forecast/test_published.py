@@ -137,6 +137,38 @@ def test_a_prediction_is_within_a_tenth_of_the_published_time_and_in_the_documen
     assert f"| {' | '.join(cells)} |" in DOCUMENT
 
 
+@pytest.mark.parametrize("network", ["100g", "200g"])
+@pytest.mark.parametrize("bytes_each", [2, 4], ids=["gradients in bf16", "gradients in fp32"])
+def test_the_speed_of_16_nodes_in_mlperf_follows_from_that_of_8(bytes_each: int, network: str) -> None:
+    # MLPerf Training v2.1, Intel/results/{8,16}-nodes-SPR-pytorch: four ranks on each node, and batches of 64 and
+    # 48 per rank. The network card has two ports of 100 Gbit/s.
+    model = models.find("bert-large-uncased")
+    published = {8: 546, 16: 1037}
+    found = {
+        nodes: predict(
+            Job(
+                samples=2_500_000,
+                epochs=1,
+                batch_size=batch_size,
+                gradient_bytes=bytes_each * model.parameters,
+                last_bytes=bytes_each * model.embeddings,
+                ranks_per_node=4,
+            ),
+            nodes,
+            # 72.6: the speed of one node was not published. With this one, 8 nodes are as fast as they were.
+            Inputs(
+                samples_per_second=Estimate.within(72.6, SPEED_SPREAD),
+                overlap=OVERLAP,
+                **link_inputs(parse_network(network)),
+            ),
+        ).samples_per_second
+        for nodes, batch_size in ((8, 64), (16, 48))
+    }
+    assert found[8].value == pytest.approx(published[8], rel=0.005)
+    assert found[16].value / published[16] - 1 == pytest.approx(0.035, abs=0.005)
+    assert found[16].low <= published[16] <= found[16].high
+
+
 def test_bench_scaling_has_the_ratio_of_the_longest_published_job() -> None:
     # 433 MB over 85% of 25 Gbit/s, to 41 ms a sample on 28 of 32 cores: 0.164 s to 1.371 s
     step = predict(QQP.job, 2, QQP.inputs).step
