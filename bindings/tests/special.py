@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 ReduceOp = dist.ReduceOp
-# torch 1.10 cannot view a tensor as bytes.
+# By the bytes of a number. torch 1.10 can view a tensor only as a type of the same size.
 INTEGER_OF_SIZE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 

@@ -26,7 +26,7 @@ _FAMILIES = {
     "roberta": "Roberta",
     "xlm_roberta": "XLMRoberta",
 }
-# The option with a decoder's cache, since transformers 5.24 and before.
+# The names of the argument with a decoder's cache: since transformers 5.24, and before.
 _CACHES = ("cache", "past_key_values")
 
 

@@ -50,10 +50,10 @@ class OldFlag:
             now = f"has become the variable {self.variable}"
         return f"--{self.name} {now}: {self.why}"
 
-    def beside(self, given: Mapping[str, Any]) -> OldFlag:
-        """The flag, dropped if its replacement has a value in `given` other than 0.
+    def resolved(self, given: Mapping[str, Any]) -> OldFlag:
+        """The flag, dropped if its replacement is in `given` with a value other than 0.
 
-        `--warmup_steps 0` leaves the field to --warmup_ratio.
+        `--warmup_steps 0` does not count: transformers 4 then used --warmup_ratio.
         """
         if self.now is None or str(given.get(self.now)).lower() in _NOTHING:
             return self
@@ -148,7 +148,7 @@ def name_of(argument: str) -> str:
 def rewrite(arguments: Sequence[str], active: Mapping[str, OldFlag]) -> tuple[list[str], list[Found]]:
     """The arguments with the flags in `active` replaced or dropped, and the flags found.
 
-    A new name that is given too keeps its value, unless it is 0.
+    If the replacement of an old flag is given too, it keeps its value, unless the value is 0.
     """
     given = _values(arguments)
     kept: list[str] = []
@@ -166,16 +166,18 @@ def rewrite(arguments: Sequence[str], active: Mapping[str, OldFlag]) -> tuple[li
         if flag is None or flag.only not in (None, value):
             kept += words
             continue
-        flag = flag.beside(given)
+        flag = flag.resolved(given)
         found.append(Found(flag, value))
         if flag.now is not None:
-            replaced = last if flag.now in given else kept  # of a flag that is given twice, the last one counts
+            replaced = (
+                last if flag.now in given else kept
+            )  # parsers use the last value of a flag that is given twice
             replaced.append(f"--{flag.now}={flag.value(value) if flag.value else value}")
     return kept + last, found
 
 
 def _values(arguments: Sequence[str]) -> dict[str, str]:
-    """The flags with their values; those without one are `true`."""
+    """The value of each flag by its name; `true` for a flag without a value."""
     values = {}
     for word, following in zip(arguments, [*arguments[1:], "--"]):
         _, equals, value = word.partition("=")
@@ -188,7 +190,7 @@ def rewrite_fields(values: Mapping[str, Any], active: Mapping[str, OldFlag]) -> 
     kept: dict[str, Any] = {name: value for name, value in values.items() if name not in active}
     found: list[Found] = []
     for name in (name for name in values if name in active):
-        flag, value = active[name].beside(kept), values[name]
+        flag, value = active[name].resolved(kept), values[name]
         if value is None:
             continue
         found.append(Found(flag, str(value)))

@@ -51,7 +51,7 @@ def _hook(situation: Situation, module: Any) -> None:
 
 
 def _keep(situation: Situation, module: Any) -> None:
-    """The group ends with the script."""
+    """Keep the default group if accelerate is about to destroy it. Other groups are destroyed as usual."""
     original = getattr(getattr(module, "PartialState", None), "destroy_process_group", None)
     if original is None:  # an older accelerate
         return

@@ -204,7 +204,8 @@ def explain(error: Exception, environment: DistributedEnvironment, join_seconds:
             f"only {joined} {what} met at {where} within {join_seconds:g} s: start them all within that time, "
             "with this MASTER_ADDR and MASTER_PORT"
         )
-    # The connection to node 0 works. torch 2.0 and older, newer torch on the other nodes.
+    # Node 0 can be reached, but another node is missing. The first text is torch 2.0's and older, the second is of
+    # newer releases, on nodes other than node 0.
     if environment.launcher == "launch" and ("Socket Timeout" in text or "wait timeout after" in text):
         return (
             f"not all {environment.world_size} nodes met at {where} within {join_seconds:g} s: check why the "

@@ -103,8 +103,8 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
         kills.forget()
         return first_failure(found).text
 
-    # Here the agents of torch 2.0 and older wait for each other, by default 300 s. Before, node 0 has waited for
-    # connections, with the same limit.
+    # On torch 2.0 and older, the agents wait for each other in this function, by default for 300 s. Node 0 has
+    # waited for their connections before, with the same limit.
     store.synchronize.__defaults__ = (options.timeout_seconds,)
     # elastic_launch has no option for the agent's class.
     api.LocalElasticAgent = reporting_agent(api.LocalElasticAgent, describe_restart)

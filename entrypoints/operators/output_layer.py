@@ -209,7 +209,7 @@ def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -
     if left.dtype == torch.float32:
         total.addmm_(left, right)
         return
-    # torch converts what it adds to float32 first: a few rows at a time, which need little memory.
+    # torch first converts what it adds to float32. A few rows at a time need little memory for that.
     size = max(1, _PRODUCT_BYTES // (4 * total.shape[1]))
     for rows, part in zip(total.split(size), left.split(size)):
         rows.add_(part @ right)

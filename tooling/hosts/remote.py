@@ -25,7 +25,7 @@ CONNECT_SECONDS = 10
 COMMAND_SECONDS = 60.0
 # Between two messages on a connection that is not used otherwise: a firewall or a router would forget it.
 KEEPALIVE_SECONDS = 30
-# A connection is broken if the other side's kernel acknowledges nothing for this time. Linux waits for 15 minutes.
+# How long the other side may acknowledge nothing that was sent. By default, Linux waits for about 15 minutes.
 LOST_SECONDS = 60
 # Instead of an exit code, if the host sent none: the connection broke.
 NO_STATUS = -1
@@ -285,12 +285,10 @@ def known_keys(text: str) -> list[HostKeyEntry]:
 
 
 def _limit_silence(connection: Connection) -> None:
-    """Break a connection, or that to its gateway, after LOST_SECONDS without an answer to a message."""
-    transport = connection.client.get_transport()
-    if transport and isinstance(
-        transport.sock, socket.socket
-    ):  # otherwise a channel of a gateway, or ProxyCommand
-        transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, LOST_SECONDS * 1000)
+    """Let a connection, or that to its gateway, break after LOST_SECONDS in which nothing is acknowledged."""
+    stream = getattr(connection.client.get_transport(), "sock", None)
+    if isinstance(stream, socket.socket):  # not a gateway's channel or a ProxyCommand
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, LOST_SECONDS * 1000)
     if isinstance(connection.gateway, Connection):
         _limit_silence(connection.gateway)
 

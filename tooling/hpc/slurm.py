@@ -251,7 +251,7 @@ export SRUN_CPUS_PER_TASK="${{SLURM_CPUS_PER_TASK:-}}"
 srun=$!
 interrupted=yes # a signal ends wait early: wait again
 while [ "$interrupted" ]; do interrupted=; wait "$srun"; code=$?; done
-# train deletes the file at the end of its training, also if it has trained all steps.
+# First the codes of a job that has ended by itself: train deletes the stop file at the end of any training.
 if [ "$code" = 0 ] || [ "$code" = {usage} ]; then
     exit "$code"
 elif [ "$asked" ] && [ ! -e "$stop" ]; then

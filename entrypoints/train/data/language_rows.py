@@ -244,7 +244,7 @@ def _only_text(table: Table) -> str:
         return "text"
     names = [name for name, values in table.columns.items() if any(isinstance(value, str) for value in values)]
     firsts = [next((one for one in values if one is not None), None) for values in table.columns.values()]
-    # Beside lists, such as conversations under another name, the only text may be the row's id.
+    # If other columns hold lists, such as conversations under an unknown name, the only text may be the row's id.
     if len(names) == 1 and not any(isinstance(first, (list, dict)) for first in firsts):
         return names[0]
     raise UsageError(

@@ -35,7 +35,7 @@ def measure(trainer: Any, inputs: TrainerInputs, output: Any) -> Footprint:
         one, two = (_kept(trainer, collate([row] * rows)) for rows in (1, 2))
         with trainer.accelerator.autocast():
             scores = 0 if output is None else output_layer.working_bytes(output, tokens)
-    lora.return_free_memory()  # of the batches, and of loading
+    lora.return_free_memory()  # that the batches and loading have left
     tokens_of_one = count(collate([row])).computed
     gradients = [weight.numel() * weight.element_size() for weight in model.parameters() if weight.requires_grad]
     config = configuration.text_of(model.config)
