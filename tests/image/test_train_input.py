@@ -102,16 +102,31 @@ def test_a_config_files_errors_name_its_line_and_what_is_printed_is_a_config_fil
     assert runs["documented"]["code"] == 0, runs["documented"]
 
 
+@pytest.mark.parametrize(
+    ("folder_mode", "file_mode", "said"),
+    [
+        (0o555, 0o666, "'/output/run' cannot be written to by user 1000 (Permission denied)"),
+        (0o777, 0o444, "'/output/run' has files that user 1000 cannot write to (config.json): change their owner"),
+    ],
+    ids=["folder", "file"],
+)
 def test_an_output_folder_that_the_user_may_not_write_to_is_refused(
-    run_in_image: containers.RunInImage, train_data: Path, output_folder: Path
+    run_in_image: containers.RunInImage,
+    train_data: Path,
+    output_folder: Path,
+    folder_mode: int,
+    file_mode: int,
+    said: str,
 ) -> None:
     (output_folder / "run").mkdir()
-    (output_folder / "run").chmod(0o555)
+    (output_folder / "run" / "config.json").touch()
+    (output_folder / "run" / "config.json").chmod(file_mode)
+    (output_folder / "run").chmod(folder_mode)
     done = run_in_image("train", *line("/output/run"), docker_args=mounts(train_data, output_folder))
     assert done.returncode == 2
     errors = [text for text in done.stderr.splitlines() if text.startswith("error: ")]
     assert len(errors) == 1
-    assert "'/output/run' cannot be written to by user 1000 (Permission denied)" in errors[0]
+    assert said in errors[0]
     assert "Traceback" not in done.stderr
 
 

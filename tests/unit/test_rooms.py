@@ -1,7 +1,6 @@
 """The rooms (packages) and the direction of their imports. docs/architecture.md describes them."""
 
 import ast
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -96,16 +95,19 @@ def nodes(path: Path) -> tuple[ast.AST, ...]:
     return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> tuple[str, ...]:
     """Every module that a file imports, also inside functions. Of `from a import b`: a.b if it is a module."""
+    found = []
     for node in nodes(path):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             folder = ROOT / node.module.replace(".", "/")
             for alias in node.names:
                 is_module = (folder / alias.name).is_dir() or (folder / f"{alias.name}.py").is_file()
-                yield f"{node.module}.{alias.name}" if is_module else node.module
+                found.append(f"{node.module}.{alias.name}" if is_module else node.module)
+    return tuple(found)
 
 
 def room_of(module: str) -> str:

@@ -92,6 +92,18 @@ def choose_start(
     return Start(path, tuple(notes), replaces=overwrite)
 
 
+def check_files(folder: Path) -> None:
+    """Raise UsageError if the folder has files that this user cannot write to: saving the model could fail on them
+    after the training. Names at most three."""
+    locked = sorted(path.name for path in folder.glob("[!._]*") if path.is_file() and not os.access(path, os.W_OK))
+    if locked:
+        names = ", ".join(locked[:3]) + (f" and {len(locked) - 3} more" if len(locked) > 3 else "")
+        raise UsageError(
+            f"--output_dir '{folder}' has files that user {os.getuid()} cannot write to ({names}): change their "
+            "owner or mode, or choose another folder"
+        )
+
+
 def _refuse_another_run(folder: Path, checkpoint: Path | None, trains: bool) -> None:
     """Raise UsageError if the folder would mix files of two runs. `checkpoint`: where this run starts."""
     present = checkpoints.all_in(folder)

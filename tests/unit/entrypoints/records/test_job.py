@@ -30,9 +30,8 @@ def read(output: Path) -> tuple[Job, int]:
 def test_few_records_of_a_large_job_stay_and_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = {3: {"compute": 1.3, "throttled": 0.5, "delayed": 0.5}}
     synthetic_records.write(tmp_path, RANKS, STEPS, slow=slow)
-    for rank in range(RANKS):  # a restart within what becomes one record
-        last = job.read(tmp_path).ranks[rank].steps[-1]
-        again = synthetic_records.start(rank, RANKS, 2, 4000, time=last.time + 600, first_step=2901)
+    for rank, before in job.read(tmp_path).ranks.items():  # a restart within what becomes one record
+        again = synthetic_records.start(rank, RANKS, 2, 4000, time=before.steps[-1].time + 600, first_step=2901)
         more: dict[str, Any] = {"slowest": 1.3, **slow.get(rank, {})}
         lines = synthetic_records.lines(again, 2901, 4000, **more)
         synthetic_records.append(tmp_path, [again, *lines, Event(lines[-1].time, 4000, "end")])
