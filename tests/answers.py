@@ -5,17 +5,27 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import BaseServer
+
+
+@contextmanager
+def serving(server: BaseServer) -> Iterator[None]:
+    """Inside the block, the server answers."""
+    with server:
+        # By default, shutdown() takes up to half a second.
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        try:
+            yield
+        finally:
+            server.shutdown()
 
 
 @contextmanager
 def served(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
     """HOST:PORT of a server on this machine."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    with serving(server):
+        yield f"127.0.0.1:{server.server_port}"
 
 
 def answer(handler: BaseHTTPRequestHandler, document: object, status: int = 200) -> None:

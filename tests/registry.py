@@ -5,7 +5,6 @@ import socket
 import socketserver
 import struct
 import subprocess
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tests import containers
+from tests.answers import serving
 from tooling.basis.identity import IDENTITY
 
 IMAGE = f"cpu-train-stack-test-registry:{IDENTITY}"
@@ -99,11 +99,10 @@ def relayed(address: str, carry: Callable[[int], None]) -> Iterator[str]:
                 except ConnectionError:
                     self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Relay) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Relay)
+    server.daemon_threads = True
+    with serving(server):
         yield f"127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
 
 
 @contextmanager

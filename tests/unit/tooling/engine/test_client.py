@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import ssl
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 from docker.errors import DockerException
 
 from tests import certificates
-from tests.answers import answer
+from tests.answers import answer, serving
 from tooling.basis.errors import EngineLostError, UsageError
 from tooling.cluster import follow, nodes
 from tooling.engine import find, podman
@@ -53,15 +52,14 @@ def endpoint(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
     context.load_verify_locations(folder / "ca.pem")
     context.verify_mode = ssl.CERT_REQUIRED
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Engine) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Engine)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    with serving(server):
         address = f"tcp://127.0.0.1:{server.server_address[1]}"
         monkeypatch.setenv("DOCKER_HOST", address)
         monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
         monkeypatch.setenv("DOCKER_CERT_PATH", str(folder))
         yield address
-        server.shutdown()
 
 
 def test_every_connection_uses_the_users_certificate(endpoint: str, tmp_path: Path) -> None:
