@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from spdx_tools.spdx.parser.json.json_parser import JsonLikeDictParser
-from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
 from tests.unit.tooling.image.examples import FOUND, PIN
 from tooling.engine import api, docker
@@ -16,6 +14,10 @@ from tooling.image.inspect import Inventory
 
 
 def test_a_bill_of_materials_is_valid_spdx_and_names_every_package() -> None:
+    # Here, because each of pytest's processes imports every test file, and these packages take long.
+    from spdx_tools.spdx.parser.json.json_parser import JsonLikeDictParser
+    from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
+
     labels = {"org.opencontainers.image.created": "2026-11-20T10:00:00+02:00"}
     text = sbom.document("stack:2.13", "c" * 64, labels, FOUND)
     assert text == sbom.document("stack:2.13", "c" * 64, labels, FOUND)

@@ -10,8 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import kubeflow.training
-import kubeflow_trainer_api.models as trainer_models
 import pytest
 
 from entrypoints.launch import options
@@ -45,6 +43,8 @@ def test_the_manifest_equals_the_golden_file(kind: str) -> None:
 
 def of_training_operator(document: Document, model: str) -> Document:
     """The document as the operator's own Python client reads it and writes it again."""
+    import kubeflow.training  # takes long, and each of pytest's processes imports every test file
+
     client = kubeflow.training.ApiClient()
     read = client.deserialize(SimpleNamespace(data=json.dumps(document)), model)
     written: Document = client.sanitize_for_serialization(read)
@@ -59,6 +59,8 @@ def test_a_pytorchjob_has_only_fields_of_the_operators_model() -> None:
 
 
 def test_a_trainjob_and_its_runtime_have_only_fields_of_the_trainers_models() -> None:
+    import kubeflow_trainer_api.models as trainer_models  # here for the same reason
+
     runtime, job = documents("trainjob")
     assert trainer_models.TrainerV1alpha1TrainJob.from_dict(job).to_dict() == job
     assert trainer_models.TrainerV1alpha1TrainingRuntime.from_dict(runtime).to_dict() == runtime

@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import kubeflow_trainer_api.models as trainer_models
 import pytest
 import yaml
-from kubeflow.trainer.backends.container.runtime_loader import _parse_runtime_yaml
 
 from entrypoints import contract
 from tests.unit.tooling.image.examples import LOCK
@@ -42,6 +40,10 @@ def container(document: dict[str, Any]) -> dict[str, Any]:
     ids=["namespaced", "all options", "of the cluster"],
 )
 def test_an_api_server_and_the_sdk_accept_a_runtime(changes: dict[str, Any], kind: str) -> None:
+    # Here, because each of pytest's processes imports every test file, and these packages take long.
+    import kubeflow_trainer_api.models as trainer_models
+    from kubeflow.trainer.backends.container.runtime_loader import _parse_runtime_yaml
+
     document = runtime(**changes)
     assert document["kind"] == kind
     for schemas in (OURS, real()) if REAL else (OURS,):
