@@ -10,9 +10,9 @@ from socketserver import BaseServer
 
 @contextmanager
 def serving(server: BaseServer) -> Iterator[None]:
-    """Inside the block, the server answers."""
+    """Answer requests in a thread until the block ends."""
     with server:
-        # By default, shutdown() takes up to half a second.
+        # Seconds between looks for shutdown(). The default is 0.5.
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         try:
             yield

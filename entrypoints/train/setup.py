@@ -80,8 +80,6 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
     with agreement():
         trains = arguments.do_train
         choice = folder.choose_start(output, resume, overwrite, job_names, trains) if rank == 0 else None
-        if trains and rank == 0:
-            folder.check_files(output)
     start: folder.Start = gather(choice)[0]
 
     with agreement():

@@ -106,7 +106,7 @@ def test_a_config_files_errors_name_its_line_and_what_is_printed_is_a_config_fil
     ("folder_mode", "file_mode", "said"),
     [
         (0o555, 0o666, "'/output/run' cannot be written to by user 1000 (Permission denied)"),
-        (0o777, 0o444, "'/output/run' has files that user 1000 cannot write to (config.json): change their owner"),
+        (0o777, 0o444, "'/output/run' has files that user 1000 cannot write to, such as config.json: change "),
     ],
     ids=["folder", "file"],
 )

@@ -92,7 +92,7 @@ def install_requirements() -> None:
 
 
 def _call(*arguments: str) -> None:
-    # Some container images set it. The tests start ./inv often, which is faster with bytecode on the disk.
+    # Some container images set this variable. The tests start ./inv often: let Python cache its bytecode.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     returncode = subprocess.run([sys.executable, *arguments], cwd=ROOT, env=env, check=False).returncode
     if returncode != 0:

@@ -62,7 +62,7 @@ def choose_start(
     `jobs`: this job's names, one per rank. If this job has already written to the folder, it resumes from its
     last checkpoint regardless of the flags; without a checkpoint, it starts as the flags specify.
     `trains`: whether the run saves weights. Raises UsageError for a checkpoint that cannot be used, and for a
-    folder that holds another run, or other weights if this run saves its own.
+    folder that holds another run, or other weights or read-only files if this run saves weights.
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--output_dir '{folder}' is a file, expected a folder")
@@ -70,6 +70,8 @@ def choose_start(
         checkpoints.restore_replaced(folder)
     except OSError as error:
         raise _unwritable(folder, error) from error
+    if trains:
+        _refuse_read_only_files(folder)
     word = "false" if resume is None else resume.lower()
     from_last = word in ("true", "yes", "1")
     path = None if from_last or resume is None or word in ("false", "no", "0") else Path(resume)
@@ -92,16 +94,14 @@ def choose_start(
     return Start(path, tuple(notes), replaces=overwrite)
 
 
-def check_files(folder: Path) -> None:
-    """Raise UsageError if the folder has files that this user cannot write to: saving the model could fail on them
-    after the training. Names at most three."""
-    locked = sorted(path.name for path in folder.glob("[!._]*") if path.is_file() and not os.access(path, os.W_OK))
-    if locked:
-        names = ", ".join(locked[:3]) + (f" and {len(locked) - 3} more" if len(locked) > 3 else "")
-        raise UsageError(
-            f"--output_dir '{folder}' has files that user {os.getuid()} cannot write to ({names}): change their "
-            "owner or mode, or choose another folder"
-        )
+def _refuse_read_only_files(folder: Path) -> None:
+    """Raise UsageError if this user cannot write to a file in the folder: saving the model could fail on it."""
+    for path in sorted(folder.glob("[!._]*")):
+        if path.is_file() and not os.access(path, os.W_OK):
+            raise UsageError(
+                f"--output_dir '{folder}' has files that user {os.getuid()} cannot write to, such as {path.name}: "
+                "change their owner or mode, or choose another folder"
+            )
 
 
 def _refuse_another_run(folder: Path, checkpoint: Path | None, trains: bool) -> None:

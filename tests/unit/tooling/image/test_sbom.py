@@ -14,7 +14,7 @@ from tooling.image.inspect import Inventory
 
 
 def test_a_bill_of_materials_is_valid_spdx_and_names_every_package() -> None:
-    # Here, because each of pytest's processes imports every test file, and these packages take long.
+    # Imported here because they are slow to import, and every pytest process imports all test files.
     from spdx_tools.spdx.parser.json.json_parser import JsonLikeDictParser
     from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 

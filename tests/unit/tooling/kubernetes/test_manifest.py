@@ -43,7 +43,7 @@ def test_the_manifest_equals_the_golden_file(kind: str) -> None:
 
 def of_training_operator(document: Document, model: str) -> Document:
     """The document as the operator's own Python client reads it and writes it again."""
-    import kubeflow.training  # takes long, and each of pytest's processes imports every test file
+    import kubeflow.training  # slow, and every pytest process imports all test files
 
     client = kubeflow.training.ApiClient()
     read = client.deserialize(SimpleNamespace(data=json.dumps(document)), model)
@@ -59,7 +59,7 @@ def test_a_pytorchjob_has_only_fields_of_the_operators_model() -> None:
 
 
 def test_a_trainjob_and_its_runtime_have_only_fields_of_the_trainers_models() -> None:
-    import kubeflow_trainer_api.models as trainer_models  # here for the same reason
+    import kubeflow_trainer_api.models as trainer_models  # slow, as above
 
     runtime, job = documents("trainjob")
     assert trainer_models.TrainerV1alpha1TrainJob.from_dict(job).to_dict() == job

@@ -40,7 +40,7 @@ def container(document: dict[str, Any]) -> dict[str, Any]:
     ids=["namespaced", "all options", "of the cluster"],
 )
 def test_an_api_server_and_the_sdk_accept_a_runtime(changes: dict[str, Any], kind: str) -> None:
-    # Here, because each of pytest's processes imports every test file, and these packages take long.
+    # Imported here because they are slow to import, and every pytest process imports all test files.
     import kubeflow_trainer_api.models as trainer_models
     from kubeflow.trainer.backends.container.runtime_loader import _parse_runtime_yaml
 
