@@ -5,6 +5,8 @@ four ranks, tests of training (see test_ccl.py), and tests that repeat others wi
 ranks.
 """
 
+from fnmatch import fnmatchcase
+
 import pytest
 
 from tooling.checks import conformance
@@ -26,8 +28,8 @@ def test_ccl_passes_what_gloo_passes_except_for_documented_differences(compariso
 
 
 def test_every_documented_difference_still_exists(comparison: Comparison) -> None:
-    assert {row.test for row in comparison.rows} >= conformance.DIFFERENCES.keys()
-    assert comparison.resolved() == []
+    for pattern in conformance.DIFFERENCES:
+        assert [row for row in comparison.rows if row.differs and fnmatchcase(row.test, pattern)], pattern
 
 
 def test_nothing_hangs(comparison: Comparison) -> None:

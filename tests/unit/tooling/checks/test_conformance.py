@@ -34,6 +34,8 @@ def test_resolved_differences_and_terminated_tests_are_reported(capsys: pytest.C
     compared = comparison(
         Row("test_sparse_all_reduce_sum", "passed", "passed", "", "ccl has no sparse tensors"),
         Row("test_barrier", "failed", "failed", hung, ""),
+        Row("test_monitored_barrier_gloo", "failed", "passed", "", "refused by name"),
+        Row("test_monitored_barrier_wait_all_ranks", "skipped", "skipped", "needs 4 ranks", "refused by name"),
     )
     assert compared.resolved() == ["test_sparse_all_reduce_sum"]
     assert [row.test for row in compared.hung()] == ["test_barrier"]
