@@ -31,8 +31,8 @@ GROUND = Base("some-base:tag", "sha256:" + "1" * 64, "mmdebstrap")
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the inputs of an image, which a test may change."""
-    for folder in ("images", "entrypoints", "bindings", "kernels"):
+    """A copy of the inputs of an image (of entrypoints/ one room), which a test may change."""
+    for folder in ("images", "entrypoints/cli", "bindings", "kernels"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     monkeypatch.setattr(recipe, "ROOT", tmp_path)
