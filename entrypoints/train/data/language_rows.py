@@ -209,15 +209,30 @@ def _messages(table: Table, row: int, value: Any, name: str = "messages") -> lis
             'expected [{"role": "user", "content": ".."}, ..]'
         )
     return [
-        {key: _without_nulls(one) for key, one in item.items() if one is not None or key == "content"}
+        {
+            key: _text(one) if key == "content" else _without_nulls(one)
+            for key, one in item.items()
+            if one is not None or key == "content"
+        }
         for item in value
     ]
 
 
 def _has_content(message: dict[str, Any]) -> bool:
-    """Whether a message has a text, or calls tools instead."""
+    """Whether a message has a text, in one piece or in parts, or calls tools instead."""
     content = message.get("content")
-    return isinstance(content, str) or (content is None and bool(message.get("tool_calls")))
+    if content is None:
+        return bool(message.get("tool_calls"))
+    return isinstance(_text(content), str)
+
+
+def _text(content: Any) -> Any:
+    """A message's content, as one text if it is a list of OpenAI's parts {"type": "text", "text": ".."}."""
+    if not isinstance(content, list):
+        return content
+    found = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
+    texts = [text for text in found if isinstance(text, str)]
+    return "".join(texts) if content and len(texts) == len(content) else content
 
 
 def _without_nulls(value: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, Callable, TypeVar
 from entrypoints.cli.errors import UsageError
 from entrypoints.records.origin import without_credentials
 from entrypoints.train.data import files, remote
+from entrypoints.train.data.opening import readable, suffix_of
 
 # Items of a batch.
 _BATCH = 100
@@ -161,7 +162,7 @@ def read(path: str) -> Table:
     with_rows = [file for file in found if file.rows]
     for file in with_rows:
         missing = set(with_rows[0].names) ^ set(file.names)
-        if missing and file.path.suffix.lower() in files.WITH_HEADER:
+        if missing and suffix_of(file.path) in files.WITH_HEADER:
             raise UsageError(
                 f"data file '{remote.shown(file.path)}' has the columns {list(file.names)}, expected "
                 f"{list(with_rows[0].names)} as in '{remote.shown(with_rows[0].path)}'"
@@ -186,9 +187,9 @@ def find(path: str) -> list[Path]:
     """
     if remote.is_url(path):
         is_pattern = "*" in path
-        is_file = not is_pattern and remote.path_of(path).suffix.lower() in files.SUFFIXES
+        is_file = not is_pattern and suffix_of(remote.path_of(path)) in files.SUFFIXES
         return remote.copy(path, is_file, partial(_chosen, without_credentials(path), not is_pattern))
-    with files.readable(path):
+    with readable(path):
         named = Path(path)
         if named.is_dir():
             return _chosen(path, True, (one for one in named.iterdir() if one.is_file()))
@@ -202,7 +203,7 @@ def _chosen(path: str, is_folder: bool, found: Iterable[AnyPath]) -> list[AnyPat
     """The data files of `found`, sorted. `found`: the files in a folder, or those that a pattern matches."""
     if is_folder:
         shown = (one for one in found if not one.name.startswith((".", "_")))
-        found = (one for one in shown if one.suffix.lower() in files.SUFFIXES)
+        found = (one for one in shown if suffix_of(one) in files.SUFFIXES)
         expected = f"folder '{path}' has no data file: expected files with the suffix {', '.join(files.SUFFIXES)}"
     else:
         expected = f"no file matches '{path}': check the pattern" + (
@@ -211,7 +212,7 @@ def _chosen(path: str, is_folder: bool, found: Iterable[AnyPath]) -> list[AnyPat
     paths = sorted(found)
     if not paths:
         raise UsageError(expected)
-    suffixes = sorted({one.suffix.lower() for one in paths})
+    suffixes = sorted({suffix_of(one) for one in paths})
     if len(suffixes) > 1:
         folder = path.rstrip("/") if is_folder else path.rpartition("/")[0]
         raise UsageError(

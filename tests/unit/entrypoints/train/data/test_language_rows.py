@@ -50,6 +50,12 @@ def test_texts_without_labels_need_a_task() -> None:
         ({"prompt": ["a", ""], "completion": ["c", "d"]}, "row 2: prompt '' and completion 'd'"),
         ({"prompt": ["a", None], "completion": ["c", "d"]}, "row 2: prompt None and completion 'd'"),
         ({"messages": [[USER, {"role": "assistant", "content": None}]]}, "row 1: column 'messages' holds"),
+        ({"messages": [[{**USER, "content": []}]]}, "row 1: column 'messages' holds"),
+        (
+            {"messages": [[{**USER, "content": [{"type": "text", "text": None}]}]]},
+            "row 1: column 'messages' holds",
+        ),
+        ({"messages": [[{**USER, "content": [{"type": "image"}]}]]}, "row 1: column 'messages' holds"),
         ({"messages": [[USER]] * 2, "tools": [None, "clock"]}, "row 2: column 'tools' holds 'clock', expected a"),
         ({"messages": [[USER]], "tools": [[1]]}, "row 1: column 'tools' holds [1], expected a list of JSON"),
         ({"messages": [[USER]], "chat_template_kwargs": [[1]]}, "column 'chat_template_kwargs' holds [1], exp"),
@@ -110,6 +116,12 @@ def test_spaces_around_a_tag_are_no_part_of_it() -> None:
 def test_a_text_column_can_be_chosen_and_empty_rows_are_left_out() -> None:
     found = language_rows.documents(table(messages=[[USER], [USER]], body=["a", None]), "body")
     assert (found.kind, list(found.items), found.empty) == (language_rows.Kind.TEXT, ["a"], 1)
+
+
+def test_the_parts_of_a_text_are_one_text() -> None:
+    parts = [{"type": "text", "text": "a", "image_url": None}, {"type": "text", "text": " b"}]
+    (found,) = language_rows.documents(table(messages=[[{"role": "user", "content": parts}, ANSWER]]), None).items
+    assert found.messages == [{"role": "user", "content": "a b"}, ANSWER]
 
 
 def test_tools_and_their_calls_are_kept_without_the_nulls_of_arrow() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 import sys
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -36,7 +38,7 @@ SQUAD = {
 
 def write(folder: Path, name: str, content: str) -> Path:
     path = folder / name
-    path.write_text(content, encoding="utf-8")
+    path.write_bytes(gzip.compress(content.encode()) if path.suffix == ".gz" else content.encode())
     return path
 
 
@@ -44,6 +46,7 @@ def columns(table: Table) -> dict[str, list[Any]]:
     return {name: list(values) for name, values in table.columns.items()}
 
 
+@pytest.mark.parametrize("compressed", ["", ".gz"], ids=["plain", "gz"])
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -57,8 +60,8 @@ def columns(table: Table) -> dict[str, list[Any]]:
     ],
     ids=["csv", "csv-with-bom-and-crlf", "tsv", "json", "json-data", "json-lines-in-json", "jsonl"],
 )
-def test_every_format_gives_the_same_columns(tmp_path: Path, name: str, content: str) -> None:
-    table = read(str(write(tmp_path, name, content)))
+def test_every_format_gives_the_same_columns(tmp_path: Path, name: str, content: str, compressed: str) -> None:
+    table = read(str(write(tmp_path, name + compressed, content)))
     assert columns(table) == ROWS
     assert columns(table) == ROWS  # each time they are read
     assert list(table.records("label", "text")) == [("1", "a, b"), ("0", 'say "c"')]
@@ -110,7 +113,10 @@ def test_first_cuts_every_column(tmp_path: Path) -> None:
         ("x.json", "3", "expected a list of objects"),
         ("x.json", "[[1]]", "row 1: found list, expected an object"),
         ("x.json", '{"data": [{"paragraphs": [{"qas": [{"id": "1"}]}]}]}', "expected SQuAD's format"),
+        ("x.csv.gz", "text,label\na,1\na,b,2\n", "line 3: found 3 columns, expected 2"),
         ("x.doc", "a", "suffix '.doc' is unknown"),
+        ("x.v2.gz", "a", "suffix '.v2.gz' is unknown, expected .csv, "),
+        ("x.parquet.gz", "a", "suffix '.parquet.gz' is unknown"),
         ("x.jsonl", '{"text": "a"}\n\n{"text": ["\\uD83d"]}\n', r"row 2: found \ud83d, half of a character"),
         ("x.json", '[{"text": "a"}, {"text": "\\ude00"}]', r"row 2: found \ude00, half of a character"),
         (
@@ -143,14 +149,30 @@ def test_bytes_that_are_not_utf8_are_refused_with_their_position(tmp_path: Path)
     path.write_bytes("text,label\ncafé,1\n".encode("latin-1"))
     with pytest.raises(UsageError, match="byte 14 is not UTF-8"):
         read(str(path))
-    for name in ("x.csv", "x.jsonl", "x.json"):  # behind the first block that Python decodes
+    content = b'{"a":1}\n' * 5_000 + b"\xe9\n"  # behind the first block that Python decodes
+    for name in ("x.csv", "x.jsonl", "x.json", "x.jsonl.gz"):
         path = tmp_path / name
-        path.write_bytes(b'{"a":1}\n' * 5_000 + b"\xe9\n")
+        path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
         with pytest.raises(UsageError, match="byte 40000 is not UTF-8"):
             read(str(path))
 
 
-@pytest.mark.parametrize("name", ["x.csv", "x.json", "x.jsonl"])
+@pytest.mark.parametrize(
+    "damage",
+    [lambda whole: whole[:-9], lambda whole: whole[:20] + b"\0\0\0" + whole[23:], lambda _whole: b"a,b\n"],
+    ids=["cut", "changed", "not compressed"],
+)
+def test_a_damaged_compressed_file_is_refused_in_one_line(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / "rows.csv.gz"
+    rows = b"".join(b"%d,%d\n" % (row, row * row) for row in range(999))
+    path.write_bytes(damage(gzip.compress(b"a,b\n" + rows)))
+    with pytest.raises(UsageError, match=r"^data file '.*rows.csv.gz': invalid gzip, .+: copy the file again$"):
+        read(str(path))
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.json", "x.jsonl", "x.jsonl.gz"])
 def test_a_file_that_cannot_be_opened_is_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     with socket.socket(socket.AF_UNIX) as server:
