@@ -24,7 +24,7 @@ SQUASHFS = ".sqsh"
 # enroot passes on no variables of the host unless they are named. These are the ones that place a rank.
 STEP_VARIABLES = (
     *("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"),
-    *("SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
+    *("SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "MASTER_PORT"),
 )
 # What a login shell of the host may set, and what would change Python, the linker and libfabric in the image.
 # Intel MPI's modules set the last two.
@@ -246,6 +246,8 @@ nodes_answer() {{
 {trap}# srun no longer inherits this number from sbatch.
 export SRUN_CPUS_PER_TASK="${{SLURM_CPUS_PER_TASK:-}}"
 [ "$SRUN_CPUS_PER_TASK" ] || unset SRUN_CPUS_PER_TASK
+# Where the ranks meet. Other jobs may use the same node.
+export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 # Each rank chooses its own cores: entrypoint plan shows them.
 {srun} &
 srun=$!

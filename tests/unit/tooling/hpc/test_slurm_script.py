@@ -17,7 +17,7 @@ from tooling.hpc.slurm import SlurmJob
 SRUN = """\
 case "$1" in --quiet) exit "$NODES_CODE"; esac
 for word; do case "$word" in CPU_TRAIN_STACK_STOP=/output/*) stop="$FOLDER/${word#*=/output/}"; esac; done
-touch "$STARTED"
+echo "$MASTER_PORT" > "$STARTED"
 if [ "$STOPS" ]; then
     until [ -e "$stop" ]; do sleep 0.05; done
     rm "$stop"
@@ -169,3 +169,10 @@ def test_a_job_that_slurm_restarted_too_often_starts_no_ranks(start: Start) -> N
     script = start(SLURM_RESTART_COUNT="3", max_restarts=2)
     assert script.end(1) == "job 7: restarted 3 times, expected 2 at most: see --max-restarts\n"
     assert not script.started.exists()
+
+
+@pytest.mark.parametrize(("job", "port"), [("7", "20007"), ("1234567", "24567")])
+def test_jobs_on_the_same_node_meet_at_different_ports(start: Start, job: str, port: str) -> None:
+    script = start(SLURM_JOB_ID=job)
+    script.end(0)
+    assert script.started.read_text() == f"{port}\n"
