@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from tooling.basis.errors import UsageError
 from tooling.basis.files import sha256_of, write_atomic
@@ -105,7 +106,9 @@ def write(pin: Pin) -> Path:
     """Resolve the pin's packages with pip and replace its locks. If anything fails, the old locks stay."""
     say(f"resolving {len(pin.packages)} packages for Python {pin.python} (wheels are inspected, not installed)")
     pin = pin.without_added
-    for path, wheels in zip((path_of(pin), build_path_of(pin)), resolve.resolve(pin), strict=True):
+    packages, build_packages = resolve.resolve(pin)
+    # The lock that a build looks for comes last: a disk that is full in between leaves no half of a pair.
+    for path, wheels in ((build_path_of(pin), build_packages), (path_of(pin), packages)):
         header = f"# Every wheel of pin {pin.name}; written by {COMMAND} {pin.options}, not by hand.\n"
         write_atomic(path, header + _render(wheels))
     return path_of(pin)
@@ -117,7 +120,7 @@ def _read(pin: Pin, path: Path, packages: Mapping[str, str]) -> dict[str, Locked
     wheels = {wheel.name: wheel for wheel in _parse(pin, path)}
     for name, version in packages.items():
         wheel = wheels.get(canonicalize_name(name))
-        if wheel is None or wheel.version != version:
+        if wheel is None or Version(wheel.version) != Version(version):  # 2.13 is 2.13.0
             found = wheel.version if wheel else "nothing"
             raise UsageError(
                 f"{path.name} locks {name} {found}, but versions.toml has {version}: run {COMMAND} {pin.options}"
@@ -141,6 +144,7 @@ def _parse(pin: Pin, path: Path) -> list[LockedWheel]:
         try:
             requirement, sha256 = line.split("--hash=sha256:")
             name, version = requirement.strip().split("==")
+            Version(version)  # raises InvalidVersion, a ValueError
             if not _SHA256.fullmatch(sha256.strip()):
                 raise ValueError(sha256)
         except ValueError:

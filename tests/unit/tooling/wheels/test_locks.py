@@ -1,5 +1,6 @@
 """images/locks/<pin>.txt: read strictly, and written only if every package is resolved."""
 
+import errno
 import hashlib
 import json
 import os
@@ -77,6 +78,11 @@ def test_a_lock_is_read_by_canonical_name(lock_folder: Path) -> None:
     assert locks.read(make_pin({"tiny.A": "1.0"})) == expected
 
 
+def test_a_version_without_its_last_zero_is_the_same_version(lock_folder: Path) -> None:
+    (lock_folder / "tiny.txt").write_text(f"tiny-a==2.13.0+cpu --hash=sha256:{SHA256}\n")
+    assert locks.read(make_pin({"tiny-a": "2.13+cpu"}))["tiny-a"].version == "2.13.0+cpu"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -96,6 +102,7 @@ def test_a_lock_is_read_by_canonical_name(lock_folder: Path) -> None:
         pytest.param("tiny-a==1.0 \\\n", "is not 'name==version --hash=sha256:…'", id="torn-line"),
         pytest.param("tiny-a==1.0 \\\n    --hash=sha256:abc\n", "is not 'name==version", id="torn-hash"),
         pytest.param(f"tiny-a --hash=sha256:{SHA256}\n", "is not 'name==version", id="no-version"),
+        pytest.param(f"tiny-a==new --hash=sha256:{SHA256}\n", "is not 'name==version", id="other-word"),
         pytest.param(f"tiny-a>=1.0 --hash=sha256:{SHA256}\n", "is not 'name==version", id="range"),
         pytest.param(
             f"tiny-a==1.0 --hash=sha256:{SHA256} --hash=sha256:{SHA256}\n",
@@ -134,6 +141,24 @@ def test_a_lock_is_read_as_it_was_written(
     ]
     assert str(tmp_path) not in written
     assert sorted(path.name for path in lock_folder.iterdir()) == ["tiny-build.txt", "tiny.txt"]
+
+
+def test_a_lock_whose_second_file_cannot_be_written_is_written_again(
+    lock_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Path] = []
+
+    def write_once(path: Path, _text: str) -> None:
+        if written:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written.append(path)
+
+    monkeypatch.setattr(locks, "write_atomic", write_once)
+    monkeypatch.setattr(resolve, "resolve", lambda _pin: ([], []))
+    pin = make_pin({"tiny-a": "1.0"})
+    with pytest.raises(OSError, match="No space left"):
+        locks.write(pin)
+    assert written == [lock_folder / "tiny-build.txt"]  # a build looks for tiny.txt
 
 
 def test_the_old_lock_stays_when_a_package_cannot_be_resolved(
