@@ -104,9 +104,9 @@ def _resolve(pin: Pin, added: Added, row: Mapping[str, LockedWheel], folder: Pat
         result = pip.run(arguments, pin=pin, scratch=Path(scratch), patience=_PATIENCE_SECONDS)
         if result.returncode != 0:
             row_name = pin.without_added.name
-            rejections = _REJECTIONS.findall(
-                log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-            )
+            logged = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+            rejections = _REJECTIONS.findall(logged)
+            result.stdout += pip.skipped(logged)
             if reason := (
                 conflict(result.stdout, row_name, row)
                 or _not_found(result.stdout, pin)

@@ -6,6 +6,7 @@ Mirrors, proxies, certificates and find-links of the host apply. pip builds noth
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -64,7 +65,8 @@ def run(
     if pin:
         program, target = ["-P", str(TARGET_PIP), json.dumps(markers(pin))], target_options(pin)
     argv = [sys.executable, *program, *arguments, *target]
-    argv += [*BOUNDED, "--disable-pip-version-check", "--no-input"]
+    # Without colors, whatever FORCE_COLOR says: callers read the output.
+    argv += [*BOUNDED, "--disable-pip-version-check", "--no-input", "--no-color"]
     environ = {**os.environ, "TMPDIR": str(scratch)}
     with tempfile.TemporaryFile("w+") as output:
         with subprocess.Popen(argv, env=environ, stdout=output, stderr=subprocess.STDOUT, text=True) as process:
@@ -89,10 +91,20 @@ def run(
 
 # A part of pip's output -> the cause and the fix. The first match wins.
 _NETWORK = (
+    (
+        "Proxy Authentication Required",
+        "the proxy requires credentials: set HTTPS_PROXY to http://USER:PASSWORD@HOST:PORT",
+    ),
+    ("Tunnel connection failed", "the proxy refuses to connect to the package index: check proxy and index"),
     ("Failed to resolve", "the package index's name does not resolve: check network and proxy"),
     ("Connection refused", "the package index refuses connections: check network and proxy"),
     ("timed out", "the package index does not answer: check network and proxy"),
     ("CERTIFICATE_VERIFY_FAILED", "the index's certificate is not trusted: set PIP_CERT to your CA bundle"),
+    *(
+        (f"401 {word}", "the index requires credentials: add them to pip's configuration or to a keyring")
+        for word in ("Error", "Client Error")
+    ),
+    ("error responses", "the package index reports an internal error: retry later"),
 )
 _CAUSES = (
     ("No space left on device", "the disk is full: free some space and run the same command again"),
@@ -101,8 +113,14 @@ _CAUSES = (
         "a wheel's sha256 differs from the lock: the index serves another file; nothing was kept",
     ),
     *_NETWORK,
-    ("401 ", "the index requires credentials: add them to pip's configuration or to a keyring"),
 )
+# In pip's log only: why pip skips an index. Not 403, which some indexes answer for packages that they do not have.
+_SKIPPED = re.compile(r"Could not fetch URL .*(?:(?:401|407) Client Error|error responses).*\n")
+
+
+def skipped(log: str) -> str:
+    """The lines of pip's log about indexes that pip skips because of their answer."""
+    return "".join(_SKIPPED.findall(log))
 
 
 def has_network_trouble(output: str) -> bool:

@@ -2,16 +2,19 @@
 
 import os
 import shutil
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
+from tests.answers import answer, served
 from tests.unit.tooling.tiny import make_pin, make_simple_index, make_wheel, write_lock
 from tooling.basis.errors import UsageError
 from tooling.basis.files import sha256_of
 from tooling.pins import added as packages
 from tooling.pins.pin import Pin
-from tooling.wheels import added, fetch, locks
+from tooling.wheels import added, fetch, locks, pip
 
 
 @pytest.fixture
@@ -122,6 +125,57 @@ def test_a_package_without_a_wheel_is_one_line_that_tells_how_to_build_one(row: 
     message = refused(row, "only-sources==1.0")
     assert message.startswith("no wheel of only-sources==1.0 for Python 3.11 was found")
     assert "pip wheel --no-deps --wheel-dir wheels only-sources and add --with ./wheels" in message
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    """An index or a proxy that refuses every request."""
+
+    status = 401
+
+    def do_GET(self) -> None:
+        answer(self, {}, self.status)
+
+    def do_CONNECT(self) -> None:
+        self.do_GET()
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.mark.parametrize(
+    ("status", "proxy", "user", "expected"),
+    [
+        (401, False, "", "the index requires credentials"),
+        (401, False, "me:secret@", "the index requires credentials"),
+        (503, False, "", "the package index reports an internal error"),
+        (407, True, "me:secret@", "the proxy requires credentials"),
+        (403, True, "", "the proxy refuses to connect"),
+        (403, False, "", "no wheel of mine for Python 3.11 was found: check the name"),
+    ],
+)
+def test_an_index_that_refuses_is_named_instead_of_a_missing_wheel(
+    row: Pin, monkeypatch: pytest.MonkeyPatch, status: int, proxy: bool, user: str, expected: str
+) -> None:
+    with served(type("Handler", (_Refusing,), {"status": status})) as address:
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://{user}{address}/simple")
+        if proxy:
+            monkeypatch.setenv("PIP_INDEX_URL", "https://index.invalid/simple")
+            monkeypatch.setenv("PIP_PROXY", f"http://{user}{address}")
+        message = refused(row, "mine")
+    assert expected in message
+    assert "secret" not in message
+
+
+def test_colors_that_the_user_forces_do_not_hide_pips_reason(row: Pin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "old-helper 1.0 depends on helper<3" in refused(row, "old_helper", "helper==3.0")
+    done = pip.run(["install", "--dry-run", "missing"], scratch=locks.LOCKS)
+    assert str(pip.failure("x", done)) == "x: No matching distribution found for missing"
+
+
+def test_a_wheel_of_401_kilobytes_is_no_refusal() -> None:
+    output = "Downloading a-1.0-py3-none-any.whl (401 kB)\nERROR: nothing found\n"
+    assert str(pip.failure("x", CompletedProcess([], 1, output))) == "x: nothing found"
 
 
 def test_a_local_wheel_and_a_folder_of_wheels_need_no_index(
