@@ -4,6 +4,8 @@ All other access uses Docker's command line. Both must reach the same engine, so
 the command line for endpoints and certificates.
 """
 
+import hashlib
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -11,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import docker
-from docker.context import Context
 from docker.context.config import get_current_context_name
 from docker.errors import TLSParameterError
 from docker.tls import TLSConfig
@@ -66,11 +67,7 @@ def wants_tls(environ: Mapping[str, str]) -> bool:
 
 def _tls(endpoint: str, environ: Mapping[str, str]) -> _Certificates | None:
     if not environ.get("DOCKER_HOST") and not wants_tls(environ):
-        context = Context.load_context(environ.get("DOCKER_CONTEXT") or get_current_context_name())
-        own = context.TLSConfig if context else None
-        if own is None:
-            return None
-        return _Certificates(endpoint, client_cert=own.cert, ca_cert=own.ca_cert, verify=own.verify)
+        return _tls_of_context(endpoint, environ)
     if not wants_tls(environ):
         return None
     folder = Path(environ.get("DOCKER_CERT_PATH") or environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
@@ -86,3 +83,21 @@ def _tls(endpoint: str, environ: Mapping[str, str]) -> _Certificates | None:
             f"DOCKER_TLS_VERIFY is set, but {folder} does not have ca.pem, cert.pem and key.pem: "
             "set DOCKER_CERT_PATH to the folder that has them"
         ) from None
+
+
+def _tls_of_context(endpoint: str, environ: Mapping[str, str]) -> _Certificates | None:
+    """The certificates of the context, from Docker's files. docker.context finds none without a config.json."""
+    name = environ.get("DOCKER_CONTEXT") or get_current_context_name()
+    identifier = hashlib.sha256(name.encode()).hexdigest()
+    contexts = Path(environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "contexts"
+    described = contexts / "meta" / identifier / "meta.json"
+    if not described.is_file():  # as for the context "default"
+        return None
+    engine = json.loads(described.read_text(encoding="utf-8"))["Endpoints"]["docker"]
+    skips_verification = engine.get("SkipTLSVerify", False)
+    files = [contexts / "tls" / identifier / "docker" / name for name in ("ca.pem", "cert.pem", "key.pem")]
+    ca, cert, key = (str(path) if path.is_file() else None for path in files)
+    if not (ca or cert or skips_verification):
+        return None
+    own = (cert, key) if cert and key else None
+    return _Certificates(endpoint, client_cert=own, ca_cert=ca, verify=not skips_verification)

@@ -93,19 +93,31 @@ def test_missing_certificates_are_one_line(endpoint: str, tmp_path: Path, monkey
         nodes.read(endpoint)
 
 
+@pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
+@pytest.mark.parametrize(
+    ("by_variable", "files"),
+    [(False, "ca.pem cert.pem key.pem"), (True, "ca.pem cert.pem key.pem"), (True, "cert.pem key.pem")],
+    ids=["docker context use", "DOCKER_CONTEXT", "skip-tls-verify"],
+)
 def test_a_context_brings_its_own_certificates(
-    endpoint: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    endpoint: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_variable: bool, files: str
 ) -> None:
-    """As `docker context create` leaves it."""
+    """As `docker context create` leaves it, which writes no config.json."""
     for name in ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    (tmp_path / "config.json").write_text('{"currentContext": "far"}')
+    if by_variable:
+        monkeypatch.setenv("DOCKER_CONTEXT", "far")
+    else:
+        (tmp_path / "config.json").write_text('{"currentContext": "far"}')
     identifier = hashlib.sha256(b"far").hexdigest()
-    shutil.copytree(folder, tmp_path / "contexts" / "tls" / identifier / "docker")
+    certificate = tmp_path / "contexts" / "tls" / identifier / "docker"
+    certificate.mkdir(parents=True)
+    for name in files.split():
+        shutil.copy(folder / name, certificate)
     described = tmp_path / "contexts" / "meta" / identifier / "meta.json"
     described.parent.mkdir(parents=True)
-    engine = {"Host": endpoint, "SkipTLSVerify": False}
+    engine = {"Host": endpoint, "SkipTLSVerify": "ca.pem" not in files}
     described.write_text(json.dumps({"Name": "far", "Metadata": {}, "Endpoints": {"docker": engine}}))
     assert nodes.read(endpoint) == []
 
