@@ -249,6 +249,20 @@ def test_the_report_of_pip_is_read_as_utf8_in_every_locale(tmp_path: Path) -> No
     assert done.stdout == f"{[LockedWheel('tiny-a', '1.0', SHA256)]}\n", done.stderr
 
 
+@pytest.mark.parametrize("source", ["dir_info", "vcs_info"])
+def test_a_package_that_pip_would_build_is_one_line(tmp_path: Path, source: str) -> None:
+    """As poetry writes a path dependency: Requires-Dist: inner @ file:///home/me/inner."""
+    report = tmp_path / "report.json"
+    download = {"url": "file:///home/me/inner", source: {}}
+    report.write_text(
+        json.dumps({"install": [{"metadata": {"name": "inner", "version": "1"}, "download_info": download}]})
+    )
+    with pytest.raises(
+        UsageError, match=r"inner 1 comes from a folder or a repository, because a package requires"
+    ):
+        resolve.from_report(report)
+
+
 @pytest.mark.parametrize(
     ("packages", "expected"), [((), ["2.8"]), (("trl==1.16.0",), ["2.8-default-torch"])], ids=["row", "added"]
 )
