@@ -9,6 +9,7 @@ from invoke.exceptions import Exit
 from rich.table import Table
 
 from tooling.basis.console import console
+from tooling.basis.errors import UsageError
 from tooling.pins import osv
 from tooling.pins.osv import Finding
 from tooling.pins.pin import Pin
@@ -19,6 +20,8 @@ WIDTH = 150
 
 def run(pin: Pin, folder: str | None, as_json: bool) -> None:
     """Print the findings. Raises Exit with 1 if the table of images/versions.toml lacks one of them."""
+    if folder == "":  # an unset variable in --osv "$OSV"
+        raise UsageError("--osv is empty, expected a folder: leave it out to list only images/versions.toml")
     versions = {name: wheel.version for name, wheel in locks.read(pin).items()}
     listed = {advisory.id for advisory in pin.advisories}
     found = osv.find(versions, osv.read(Path(folder))) if folder else []

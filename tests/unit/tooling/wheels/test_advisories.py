@@ -7,6 +7,7 @@ import pytest
 from invoke.exceptions import Exit
 
 from tests.unit.tooling.pins.test_osv import record, write
+from tooling.basis.errors import UsageError
 from tooling.pins import choose
 from tooling.pins.osv import Finding
 from tooling.wheels import advisories, locks
@@ -21,6 +22,11 @@ def test_without_files_the_projects_table_is_shown(capsys: pytest.CaptureFixture
     *shown, last = capsys.readouterr().out.splitlines()
     assert [line.split(": ")[1] for line in shown] == [advisory.id for advisory in ROW.advisories]
     assert "; --osv FOLDER also searches osv.dev's dump" in last
+
+
+def test_an_empty_folder_is_not_left_out() -> None:
+    with pytest.raises(UsageError, match="--osv is empty"):
+        advisories.run(ROW, "", False)
 
 
 def test_a_finding_that_the_table_lists_is_shown_and_accepted(
