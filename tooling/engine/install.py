@@ -26,6 +26,8 @@ OWN_SUITE, NEWER_SUITE = "bookworm", "trixie"
 NAME = "cpu-train-stack-trixie"
 APT_LOG = CACHE / "apt.log"
 _APT_GET = ("apt-get", "-o", "DPkg::Lock::Timeout=120")
+# apt translates its messages, and apt-cache the names of its fields.
+_ENGLISH = {"LC_ALL": "C.UTF-8"}
 UPDATE = (*_APT_GET, "update")
 # One entry of sources.list(5): the fields of the deb822 format, such as "Signed-By", with lower-case names.
 Source = Mapping[str, str]
@@ -35,10 +37,7 @@ _ONE_LINE = re.compile(r"(deb|deb-src)\s+(?:\[(.*?)\]\s+)?(\S+)\s+(\S+)(.*)")
 
 def install(packages: Sequence[str], host: Host) -> None:
     """Run apt-get, with one line for each step. If it fails, remove the added files and raise UsageError."""
-    policy = subprocess.run(
-        ("apt-cache", "policy", "docker.io"), capture_output=True, text=True, check=False, timeout=60
-    ).stdout
-    files = apt_files(packages, host, read_sources(), policy)
+    files = apt_files(packages, host, read_sources(), read_policy())
     if files:
         say(
             f"writing {' and '.join(map(str, files))}: Docker's packages of Debian 13 from this host's mirror, "
@@ -60,8 +59,14 @@ def install(packages: Sequence[str], host: Host) -> None:
         raise
 
 
+def read_policy() -> str:
+    """The output of `apt-cache policy docker.io`."""
+    argv, environ = ("apt-cache", "policy", "docker.io"), {**os.environ, **_ENGLISH}
+    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60, env=environ).stdout
+
+
 def _apt(argv: Sequence[str]) -> None:
-    environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
+    environ = {**os.environ, **_ENGLISH, "DEBIAN_FRONTEND": "noninteractive"}
     with APT_LOG.open("a+", encoding="utf-8", errors="replace") as log:
         done = subprocess.run(
             argv, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, check=False

@@ -1,5 +1,6 @@
 """Docker's packages: apt's commands and messages, its sources, and the pinned source of Debian 13."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tooling.engine.install import (
     parse_deb822,
     parse_one_line,
     preferences,
+    read_policy,
     read_sources,
 )
 
@@ -71,6 +73,18 @@ def test_elsewhere_no_source_is_added(packages: tuple[str, ...], host: Host, can
 def test_a_debian_12_without_a_source_of_its_own_is_a_clear_error() -> None:
     with pytest.raises(UsageError, match="found no apt source of bookworm main"):
         apt_files(("docker.io",), BOOKWORM, [], "")
+
+
+def test_the_candidate_is_read_in_every_language(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    apt_cache = tmp_path / "apt-cache"
+    apt_cache.write_text(
+        '#!/bin/sh\n[ "$LC_ALL" = C.UTF-8 ] && name=Candidate || name=Installationskandidat\n'
+        'printf "docker.io:\\n  %s: 26.1.5+dfsg1-9\\n" $name\n'
+    )
+    apt_cache.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    assert parse_candidate(read_policy()) == (26, 1, 5)
 
 
 def test_no_candidate_is_no_version() -> None:
