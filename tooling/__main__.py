@@ -1,5 +1,6 @@
 """`python -m tooling`, which ./inv starts: runs the tasks in the user's current folder."""
 
+import io
 import os
 import signal
 import sys
@@ -23,6 +24,8 @@ def main() -> None:
     except OSError as error:
         print(f"{folder}: {error.strerror}: change to a folder that you can read", file=sys.stderr)
         sys.exit(contract.USAGE_EXIT_CODE)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # "…" is not in the character set of every locale
     if os.geteuid() == 0:  # then containers run as another user, who has to read the files that root writes
         os.umask(os.umask(0o022) & 0o022)
     for number in (signal.SIGTERM, signal.SIGHUP):

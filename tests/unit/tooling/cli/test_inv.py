@@ -149,6 +149,22 @@ def test_a_current_folder_that_was_deleted_is_one_line(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
 
+@pytest.mark.parametrize("arguments", [["--list"], ["verify", "--help"]], ids=" ".join)
+def test_a_character_set_without_an_ellipsis_is_enough(arguments: list[str]) -> None:
+    environ = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    argv = [sys.executable, "-m", "tooling", *arguments]
+    done = subprocess.run(argv, cwd=ROOT, env=environ, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"sha256:\u2026" in done.stdout
+
+
+def test_a_checkout_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
+    checkout = Checkout(tmp_path / "project")
+    (checkout.root / ".cache").touch()  # root may write to every folder
+    line = f"inv: cannot write to {checkout.root}/.cache: become the owner of the checkout, or use a copy of it\n"
+    assert checkout.run() == (2, "", line)
+
+
 def test_a_failed_install_leaves_an_environment_without_a_stamp(tmp_path: Path) -> None:
     checkout = Checkout(tmp_path / "project")
     good = checkout.lock.read_text()
