@@ -1,5 +1,6 @@
 """`./inv manifest KIND`: the documents of a job or a runtime as YAML, on standard output or in a file."""
 
+import shlex
 from pathlib import Path
 
 from tooling.basis import yaml
@@ -20,4 +21,4 @@ def write(wanted: Manifest, output: str) -> None:
         print(text, end="")
         return
     write_output(Path(output), text, "--output")
-    say(f"wrote {output}: kubectl create -f {output}")
+    say(f"wrote {output}: kubectl create -f {shlex.quote(output)}")
