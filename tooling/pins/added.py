@@ -20,8 +20,9 @@ from tooling.basis.errors import UsageError
 
 # The lines of a requirements file that say where pip searches.
 _INDEX_OPTION = re.compile(
-    r"(--(?:index-url|extra-index-url|find-links|trusted-host)|-i|-f)[= ]\s*(\S+)|(--no-index|--pre)"
+    r"(--(?:index-url|extra-index-url|find-links|trusted-host)(?=[=\s])|-i|-f)[=\s]?\s*(\S+)|(--no-index|--pre)"
 )
+_OPTION_NAME = re.compile(r"--[^=\s]*|-.?")  # what follows may have credentials
 _HASH = re.compile(r"\s--hash[= ]sha256:([0-9a-f]{64})")
 _URL = "a URL: download or build the wheel, and give the file"
 _COMMENT = re.compile(r"(^|\s)#.*$")
@@ -176,10 +177,9 @@ class _Collector:
                 self.index_options.append(flag or f"{name} {target}")
             return
         if line.startswith("-"):
-            option_name = re.split(r"[= ]", line)[0]
             self.mistakes.append(
-                f"{where}: {option_name} is not supported here: give every file with a --with of its own, and a "
-                "package under development as a wheel"
+                f"{where}: {_OPTION_NAME.findall(line)[0]} is not supported here: give every file with a --with "
+                "of its own, and a package under development as a wheel"
             )
             return
         requirement = _HASH.sub("", line).strip()

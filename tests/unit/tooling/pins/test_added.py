@@ -96,6 +96,23 @@ def test_a_hash_of_a_requirements_file_is_compared_and_all_its_lines_have_one(tm
     ]
 
 
+@pytest.mark.parametrize(
+    "line", ["--extra-index-url\t{}", "--extra-index-url  {}", "--index-url={}", "-i{}", "-i {}", "-f{}"]
+)
+def test_an_option_is_read_as_pip_reads_it(tmp_path: Path, line: str) -> None:
+    url = "https://me:secret@index.invalid/simple"
+    (tmp_path / "more.txt").write_text(f"{line.format(url)}\ntrl\n")
+    (option,) = added.parse([f"{tmp_path}/more.txt"]).index_options
+    assert option.split() == [*line.removesuffix("{}").strip("=").split(), url]
+
+
+@pytest.mark.parametrize(("line", "name"), [("--url\t{}", "--url"), ("-c{}", "-c")])
+def test_an_option_that_is_not_supported_is_named_without_its_value(tmp_path: Path, line: str, name: str) -> None:
+    (tmp_path / "more.txt").write_text(line.format("https://me:secret@index.invalid/simple"))
+    with pytest.raises(UsageError, match=f"line 1: {name} is not supported here: give"):
+        added.parse([f"{tmp_path}/more.txt"])
+
+
 def test_a_folder_alone_is_refused_because_it_is_only_searched(tmp_path: Path) -> None:
     make_wheel(tmp_path, "tiny_a", "1.0")
     expected = f"--with {tmp_path} names no package: a folder is only searched, so also pass --with NAME"
