@@ -91,7 +91,9 @@ def find(environ: Mapping[str, str] = os.environ) -> Findings:
     output, errors = _run(["docker", "info", "--format", "{{json .}}"], environ)
     info = _json(output)
     client = info.get("ClientInfo") or {}
-    context = client.get("Context") or "default"
+    # These need no engine: `docker info` prints nothing if the context does not exist, or if the engine hangs.
+    context = client.get("Context") or _run(["docker", "context", "show"], environ)[0].strip() or "default"
+    plugins = parse_plugins(info) if client else _ask_plugins(environ)
     if not host and (context != "default" or wants_tls(environ)):
         inspect = ["docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"]
         found = replace(
@@ -100,7 +102,6 @@ def find(environ: Mapping[str, str] = os.environ) -> Findings:
             chosen_by=f"the context {context!r}" if context != "default" else "DOCKER_TLS_VERIFY",
         )
     engine = parse_engine(info)
-    plugins = parse_plugins(info)
     buildkit = None
     if engine and "buildx" in plugins:
         # The engine's builder has the name of the context. Another builder may be the current one.
@@ -146,6 +147,12 @@ def parse_plugins(info: Mapping[str, Any]) -> dict[str, str]:
     """The version of each of the client's plugins, by name, from `docker info`."""
     plugins = (info.get("ClientInfo") or {}).get("Plugins") or []
     return {plugin["Name"]: plugin.get("Version", "") for plugin in plugins if not plugin.get("Err")}
+
+
+def _ask_plugins(environ: Mapping[str, str]) -> dict[str, str]:
+    """The same from the plugins, whose output has the version among other words."""
+    answers = {name: _run(["docker", name, "version"], environ)[0].strip() for name in ("compose", "buildx")}
+    return {name: answer for name, answer in answers.items() if version_tuple(answer)}
 
 
 def parse_buildkit(inspect: str) -> str | None:

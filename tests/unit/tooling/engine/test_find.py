@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.tooling.engine.findings import FACTS
+from tests.unit.tooling.engine.findings import BOOKWORM, FACTS
+from tooling.engine.decide import decide, lacking
 from tooling.engine.find import (
     find,
     host_from,
@@ -83,6 +84,35 @@ def test_an_address_that_the_user_chose_and_that_does_not_respond_is_reported() 
     found = find({"PATH": os.environ["PATH"], "DOCKER_HOST": "tcp://127.0.0.1:9"})
     assert (found.engine, found.chosen_by, found.endpoint) == (None, "DOCKER_HOST", "tcp://127.0.0.1:9")
     assert found.problem
+
+
+_CLIENT = """#!/bin/sh
+case "$*" in
+"context show") echo {context} ;;
+"compose version") echo "Docker Compose version 2.26.1-4" ;;
+"buildx version") echo "github.com/docker/buildx 0.13.1+ds1 0.13.1+ds1-3" ;;
+--version) echo "Docker version 28.2.2, build e6534b4" ;;
+*) echo "Failed to initialize" >&2; exit 1 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("context", "chosen_by"),
+    [("gone", "the context 'gone'"), ("default", None)],
+    ids=["no such context", "no answer"],
+)
+def test_without_the_clients_information_nothing_is_missing(
+    tmp_path: Path, context: str, chosen_by: str | None
+) -> None:
+    client = tmp_path / "docker"
+    client.write_text(_CLIENT.format(context=context))
+    client.chmod(0o755)
+    found = find({"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert (found.engine, found.chosen_by, found.problem) == (None, chosen_by, "Failed to initialize")
+    assert not set(lacking(found)) & {"the docker client", "compose v2", "buildx >= 0.8"}
+    refusal = decide(found, BOOKWORM).refusal
+    assert (refusal or "").startswith("the Docker Engine at gone, chosen by the context 'gone'") == bool(chosen_by)
 
 
 def test_without_a_client_the_socket_is_queried() -> None:
