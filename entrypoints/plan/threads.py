@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from entrypoints.cli.errors import UsageError
-from entrypoints.cli.numbers import count
+from entrypoints.cli.numbers import count, whole_number
 from entrypoints.machine.facts import Core
 from entrypoints.placement.detect import DistributedEnvironment
 from entrypoints.placement.launchers import TORCHRUN
@@ -42,6 +42,24 @@ def users_threads(environment: DistributedEnvironment, environ: Mapping[str, str
             f"OMP_NUM_THREADS is {own!r}, expected a number of threads, 1 or more: correct or unset it"
         )
     return own or None
+
+
+def warn_of_other_variables(
+    environment: DistributedEnvironment, threads: int, environ: Mapping[str, str], notes: Notes
+) -> None:
+    """Warn of the user's variables with which torch computes on other threads or CPUs than the plan's."""
+    mkl = environ.get("MKL_NUM_THREADS", "")
+    if mkl and whole_number(mkl) not in (None, 0, threads):  # MKL ignores other texts, and 0
+        notes.warnings.append(
+            f"MKL_NUM_THREADS={mkl}, expected {threads} as in OMP_NUM_THREADS: torch computes with MKL's number "
+            "of threads, also outside of MKL: unset MKL_NUM_THREADS"
+        )
+    listed = environ.get("GOMP_CPU_AFFINITY")
+    if listed and environment.local_world_size > 1:  # unlike KMP_AFFINITY, not limited to the rank's own CPUs
+        notes.warnings.append(
+            f"GOMP_CPU_AFFINITY={listed} with {environment.local_world_size} ranks on this node: ranks with "
+            "the same value compute on the same CPUs: unset GOMP_CPU_AFFINITY"
+        )
 
 
 def explain_threads(own: str | None, threads: int, share: Share, kept: int, notes: Notes) -> None:

@@ -75,7 +75,30 @@ def test_other_numbers_of_threads_are_the_users_choice(
     assert make(where, cores(8), environ).environment["OMP_NUM_THREADS"] == environ["OMP_NUM_THREADS"]
 
 
+@pytest.mark.parametrize(
+    "environ", [{}, {"OMP_NUM_THREADS": "2"}], ids=["the plan's threads", "the user's threads"]
+)
+def test_the_plan_warns_if_torch_would_compute_with_the_threads_of_mkl(environ: dict[str, str]) -> None:
+    made = make(place(), cores(4), {**environ, "MKL_NUM_THREADS": "1"})
+    assert made.warnings == (
+        f"MKL_NUM_THREADS=1, expected {made.omp_num_threads} as in OMP_NUM_THREADS: torch computes with MKL's "
+        "number of threads, also outside of MKL: unset MKL_NUM_THREADS",
+    )
+
+
+@pytest.mark.parametrize("value", ["", "0", "4", "many"])
+def test_the_plan_does_not_warn_of_mkls_threads_if_they_have_no_effect(value: str) -> None:
+    assert not make(place(), cores(4), {"MKL_NUM_THREADS": value}).warnings
+
+
 # The CPUs
+
+
+def test_the_plan_warns_if_gomp_cpu_affinity_places_several_ranks_on_the_same_cpus() -> None:
+    (warning,) = make(place(0, 2), cores(4), {"GOMP_CPU_AFFINITY": "0-3"}).warnings
+    assert warning.startswith("GOMP_CPU_AFFINITY=0-3 with 2 ranks on this node: ranks with the same value")
+    assert not make(place(), cores(4), {"GOMP_CPU_AFFINITY": "0-3"}).warnings
+    assert not make(place(0, 2), cores(4), {"OMP_PLACES": "cores"}).warnings
 
 
 def test_intel_openmps_variables_are_set_only_with_its_library() -> None:
