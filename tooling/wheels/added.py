@@ -20,8 +20,7 @@ from tooling.pins.pin import Pin
 from tooling.wheels import fetch, locks, pip, resolve
 from tooling.wheels.resolve import LockedWheel
 
-# pip's explanation of a conflict: what was asked for, and the constraint, which is the pin's version.
-_CAUSES = re.compile(r"The conflict is caused by:\n((?: +.*\n)+)")
+# In pip's explanation of a conflict: the constraint, which is the pin's version, and what was asked for.
 _CONSTRAINT = "The user requested (constraint) "
 _ASKED = "The user requested "
 # In pip's log: why pip does not take a version.
@@ -124,10 +123,9 @@ def _resolve(pin: Pin, added: Added, row: Mapping[str, LockedWheel], folder: Pat
 
 def conflict(output: str, name: str, row: Mapping[str, LockedWheel]) -> str | None:
     """One line that names both sides of a conflict in pip's output, or None. `name`: of the row."""
-    causes = _CAUSES.search(output)
-    if causes is None:
+    lines = [line for line in pip.conflict(output) if not line.startswith(_CONSTRAINT)]
+    if not lines:  # no conflict, or one with the user's own constraints
         return None
-    lines = [line for line in map(str.strip, causes[1].splitlines()) if not line.startswith(_CONSTRAINT)]
     contradiction = "; ".join(line.replace(_ASKED, "--with asks for ") for line in lines[:3])
     return _conflict_with_row(lines, name, row) or f"the packages of --with contradict each other: {contradiction}"
 

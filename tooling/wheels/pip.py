@@ -118,6 +118,22 @@ _CAUSES = (
 _SKIPPED = re.compile(r"Could not fetch URL .*(?:(?:401|407) Client Error|error responses).*\n")
 
 
+# pip's explanation of a conflict: each package that asks for a version, the user and constraints among them.
+_CONFLICT = re.compile(r"The conflict is caused by:\n((?: +.*\n)+)")
+_SHOWN_CAUSES = 3
+
+
+def conflict(output: str) -> list[str]:
+    """The requirements that contradict each other, as pip words them. Empty if pip reports no conflict."""
+    found = _CONFLICT.search(output)
+    return [line.strip() for line in found[1].splitlines()] if found else []
+
+
+def complaints(output: str) -> str:
+    """The lines of pip's output that are warnings and errors, as with --quiet, which hides conflicts."""
+    return "".join(line for line in output.splitlines(keepends=True) if line.startswith(("WARNING:", "ERROR:")))
+
+
 def skipped(log: str) -> str:
     """The lines of pip's log about indexes that pip skips because of their answer."""
     return "".join(_SKIPPED.findall(log))
@@ -134,6 +150,8 @@ def failure(action: str, result: subprocess.CompletedProcess[str]) -> UsageError
     for needle, meaning in _CAUSES:
         if needle in output:
             return UsageError(f"{action}: {meaning}")
+    if causes := conflict(output):
+        return UsageError(f"{action}: {'; '.join(causes[:_SHOWN_CAUSES])}")
     errors = [line for line in output.splitlines() if line.startswith("ERROR:")]
     reason = errors[-1].removeprefix("ERROR:").strip() if errors else f"pip exited with {result.returncode}"
     return UsageError(f"{action}: {reason}")

@@ -249,6 +249,22 @@ def test_the_report_of_pip_is_read_as_utf8_in_every_locale(tmp_path: Path) -> No
     assert done.stdout == f"{[LockedWheel('tiny-a', '1.0', SHA256)]}\n", done.stderr
 
 
+@pytest.mark.parametrize("constraint", ["", "tiny-a<1"], ids=["", "PIP_CONSTRAINT"])
+def test_a_conflict_names_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, constraint: str) -> None:
+    links, constraints = tmp_path / "links", tmp_path / "constraints.txt"
+    make_wheel(links, "tiny_a", "1.0")
+    make_wheel(links, "new", "1.0", requires=[] if constraint else ["tiny-a>=2"])
+    constraints.write_text(constraint)
+    monkeypatch.setattr(resolve, "CACHE", tmp_path)
+    for name, value in (("NO_INDEX", "1"), ("FIND_LINKS", links), ("CONSTRAINT", constraints)):
+        monkeypatch.setenv(f"PIP_{name}", str(value))
+    with pytest.raises(UsageError) as caught:
+        resolve.resolve(make_pin({"tiny-a": "1.0", "new": "1.0"}))
+    other = "The user requested (constraint) tiny-a<1" if constraint else "new 1.0 depends on tiny-a>=2"
+    assert str(caught.value).startswith("pin tiny cannot be resolved: ")
+    assert {other, "The user requested tiny-a==1.0"} <= set(str(caught.value).partition(": ")[2].split("; "))
+
+
 @pytest.mark.parametrize("source", ["dir_info", "vcs_info"])
 def test_a_package_that_pip_would_build_is_one_line(tmp_path: Path, source: str) -> None:
     """As poetry writes a path dependency: Requires-Dist: inner @ file:///home/me/inner."""
