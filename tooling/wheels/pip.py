@@ -120,7 +120,6 @@ _SKIPPED = re.compile(r"Could not fetch URL .*(?:(?:401|407) Client Error|error 
 
 # pip's explanation of a conflict: each package that asks for a version, the user and constraints among them.
 _CONFLICT = re.compile(r"The conflict is caused by:\n((?: +.*\n)+)")
-_SHOWN_CAUSES = 3
 
 
 def conflict(output: str) -> list[str]:
@@ -151,7 +150,7 @@ def failure(action: str, result: subprocess.CompletedProcess[str]) -> UsageError
         if needle in output:
             return UsageError(f"{action}: {meaning}")
     if causes := conflict(output):
-        return UsageError(f"{action}: {'; '.join(causes[:_SHOWN_CAUSES])}")
+        return UsageError(f"{action}: {'; '.join(causes)}")
     errors = [line for line in output.splitlines() if line.startswith("ERROR:")]
     reason = errors[-1].removeprefix("ERROR:").strip() if errors else f"pip exited with {result.returncode}"
     return UsageError(f"{action}: {reason}")
