@@ -96,6 +96,27 @@ def after_creation(owner: Any, change: Callable[[Any], None]) -> None:
     owner.__init__ = changed
 
 
+def add_to_transformers(module: Any, name: str, find: Callable[[], Any]) -> None:
+    """Let scripts import a removed name from transformers. `module`: transformers.utils.import_utils.
+
+    On the class of all lazy modules: processing_utils replaces the module transformers by another object.
+    `find`: returns the object, None if there is none.
+    """
+    original = module._LazyModule.__getattr__
+
+    @functools.wraps(original)
+    def get(self: Any, wanted: str) -> Any:
+        try:
+            return original(self, wanted)
+        except AttributeError:
+            found = find() if (self.__name__, wanted) == ("transformers", name) else None
+            if found is None:
+                raise
+            return found
+
+    module._LazyModule.__getattr__ = get
+
+
 def is_plain(module: Any, expected: type) -> bool:
     """Whether a module is of this class, and nothing observes or replaces its forward."""
     return (

@@ -101,6 +101,10 @@ FLAGS = (
     ),
     OldFlag("fp16", None, "bf16", _NO_FP16),
     OldFlag("fp16_full_eval", None, "bf16_full_eval", _NO_FP16),
+    OldFlag(
+        "adafactor", "5.0.0", "optim", "its value is adafactor",
+        value=lambda given: "adamw_torch" if given.lower() in _FALSE else "adafactor", train_keeps=True,
+    ),
     OldFlag("half_precision_backend", "5.0.0", None, "--bf16 is enough"),
     OldFlag("fp16_backend", "5.0.0", None, "--bf16 is enough"),
     OldFlag("fp16_opt_level", "5.0.0", None, "it was for NVIDIA's Apex"),

@@ -23,7 +23,15 @@ import sys
 from types import ModuleType
 from typing import Any, NoReturn
 
-from entrypoints.adapt.adaptation import Adaptation, Situation, Verdict, before_method, on_import, removed_in
+from entrypoints.adapt.adaptation import (
+    Adaptation,
+    Situation,
+    Verdict,
+    add_to_transformers,
+    before_method,
+    on_import,
+    removed_in,
+)
 from entrypoints.cli import packages
 from entrypoints.cli.import_hooks import after_import
 
@@ -129,23 +137,11 @@ def _install_token(situation: Situation) -> None:
 
 
 def _add_is_torch_tpu_available(situation: Situation, module: Any) -> None:
-    """On the class of all lazy modules: processing_utils replaces the module transformers by another object."""
-    original = module._LazyModule.__getattr__
-
     def is_torch_tpu_available(*_args: Any, **_options: Any) -> bool:
         situation.report(_TPU, "is_torch_tpu_available is now is_torch_xla_available")
         return bool(module.is_torch_xla_available())
 
-    @functools.wraps(original)
-    def find(self: Any, name: str) -> Any:
-        try:
-            return original(self, name)
-        except AttributeError:
-            if (self.__name__, name) != ("transformers", is_torch_tpu_available.__name__):
-                raise
-            return is_torch_tpu_available
-
-    module._LazyModule.__getattr__ = find
+    add_to_transformers(module, "is_torch_tpu_available", lambda: is_torch_tpu_available)
 
 
 def _add_removed_fields(situation: Situation, module: Any) -> None:

@@ -183,6 +183,19 @@ def test_a_disabled_adaptation_is_not_applied(image: str, folder: Path) -> None:
     assert done.stderr.splitlines()[-1].startswith("ImportError: cannot import name 'is_torch_tpu_available'")
 
 
+def test_a_script_finds_the_optimizer_and_the_methods_of_tokenizers_of_transformers_4(
+    image: str, folder: Path
+) -> None:
+    done = script(image, folder, "run", "--quiet", "/scripts/old_names.py")
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    # The first step is lr, or without the correction lr * (1 - 0.9) / sqrt(1 - 0.999). Then the weight decays.
+    weights = [(1 - 0.1) * 0.95, (1 - 0.1 * 0.1 / 0.001**0.5) * 0.95]
+    assert seen.pop("weights") == pytest.approx(weights, rel=1e-5)
+    assert seen == {"length": 8, "pairs": True, "labels": True}
+    assert set(re.findall(r"adapted \(([\w-]+)\): ", done.stderr)) == {"adamw", "encode-plus"}
+
+
 def test_the_images_metrics_have_the_values_of_their_definitions(image: str, folder: Path) -> None:
     done = script(image, folder, "run", "--quiet", "/scripts/scores.py")
     assert done.returncode == 0, done.stderr

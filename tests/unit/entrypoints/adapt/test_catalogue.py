@@ -40,6 +40,8 @@ OF_2_8 = {"transformers": "4.55.4", "accelerate": "1.10.1", "torch": "2.8.0+cpu"
         ("--evaluation_strategy epoch", "--eval_strategy=epoch"),
         ("--group_by_length", "--train_sampling_strategy=group_by_length"),
         ("--group_by_length false", "--train_sampling_strategy=random"),
+        ("--adafactor", "--optim=adafactor"),
+        ("--adafactor False", "--optim=adamw_torch"),
         ("--warmup_ratio 0.1", "--warmup_steps=0.1"),
         ("--warmup_ratio 0.1 --warmup_steps 0 --lr 1", "--warmup_steps 0 --lr 1 --warmup_steps=0.1"),
         ("--warmup_steps 500 --warmup_ratio 0.0", "--warmup_steps 500"),
@@ -177,9 +179,9 @@ def test_versions_and_the_command_line_decide_which_adaptations_apply() -> None:
     of_2_8 = verdicts(old, OF_2_8)
     assert [name for name in names if of_2_8[name]] == ["xpu-backend"]
     assert not of_2_8["telemetry"]
-    older = ("torch-tpu", "prediction-loop", "hub-repository", "accelerator-names")
+    older = ("torch-tpu", "prediction-loop", "hub-repository", "accelerator-names", "adamw", "encode-plus")
     assert [name for name in older if newest[name]] == list(older)
-    assert [name for name in older if of_2_8[name]] == ["torch-tpu", "accelerator-names"]
+    assert [name for name in older if of_2_8[name]] == ["torch-tpu", "accelerator-names", "adamw"]
     assert not any(verdicts("", NEWEST)[name] for name in names)
     assert newest["cpu-device"]
     assert of_2_8["cpu-device"]
