@@ -55,6 +55,7 @@ _TEXTS = {
     "do_eval": "Evaluate. Default: if there is validation data.",
     "output_dir": "Folder for checkpoints, weights and result.json.",
     "gradient_checkpointing": "Keep only the input of each layer, and recompute the rest in the backward pass.",
+    "torch_compile": "Compile the model. Needs a C++ compiler, which the image lacks.",
     "resume_from_checkpoint": "Checkpoint to resume from, or true for the last complete one in --output_dir.",
 }
 

@@ -29,3 +29,8 @@ def test_no_text_of_this_trainer_is_cut(monkeypatch: pytest.MonkeyPatch, flag: F
 def test_the_flag_that_the_pages_use_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     found = shown(monkeypatch, "gradient_checkpointing", "Deprecated alias of `activation_checkpointing`.")
     assert "--gradient_checkpointing Keep only the input of each layer, and recompute the rest" in found
+
+
+def test_a_flag_that_the_image_refuses_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = shown(monkeypatch, "torch_compile", "Compile the model using `torch.compile()` for faster training.")
+    assert "--torch_compile Compile the model. Needs a C++ compiler, which the image lacks." in found
