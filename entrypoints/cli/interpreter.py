@@ -1,4 +1,4 @@
-"""Starts Python again."""
+"""The command line that runs a module of this package in a new process of the same Python. Torch-free."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Benchmarks in containers and their reports: `./inv bench`."""
+"""`./inv bench`: benchmarks in containers, and their reports. One module or package for each benchmark."""

@@ -1,1 +1,5 @@
-"""Checks for developers: the suite, tests inside an image, conformance, sanitizers, soak. Start with `suite`."""
+"""Checks for developers: the suite, conformance, sanitizers, soak, faults, an emulated machine.
+
+Start with `suite` (`./inv test`); `in_image` is `./inv test --inside`. Each other module or package is a task of
+`./inv dev`.
+"""

@@ -1,4 +1,4 @@
-"""The Docker Engine: finds it, installs and starts it if allowed, and runs its commands.
+"""The engine, Docker or podman: finds it, installs and starts Docker if allowed, and runs its commands.
 
 Start with `api`.
 """

@@ -1,1 +1,1 @@
-"""Sites without Docker: an image as files (`export`), and batch scripts that run it (`slurm`)."""
+"""Sites without Docker: `export` writes an image as files, and `slurm` a batch script that runs them."""

@@ -1,4 +1,4 @@
-"""Images: built from wheels, inspected, reproduced, described by an SBOM, pushed.
+"""Images: chosen, built from wheels, inspected, reproduced, described by an SBOM, pushed and signed.
 
 Start with `build`.
 """

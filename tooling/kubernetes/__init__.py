@@ -1,1 +1,4 @@
-"""Kubernetes manifests of a job, for three operators. Start with `operators`. Pure, except `manifest`."""
+"""Kubernetes manifests: jobs for three operators, and runtimes for Kubeflow's SDK. Pure, except `manifest`.
+
+Start with `operators`; `trainer` has the documents of Kubeflow Trainer.
+"""

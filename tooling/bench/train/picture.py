@@ -1,4 +1,4 @@
-"""The document as a picture."""
+"""The picture of `./inv bench train`: the speed of each recipe, and what its steps consist of."""
 
 from __future__ import annotations
 
