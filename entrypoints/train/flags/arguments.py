@@ -72,8 +72,8 @@ class TaskArguments:
     )
     dataset_config_name: Optional[str] = _flag("Configuration of the data set.")
     train_file: Optional[str] = _flag(
-        "Training data (csv, tsv, json, jsonl, txt, also with .gz, and parquet): a file, a folder, or a pattern "
-        "such as '/data/part-*.parquet', also at a URL (https://, hf://)."
+        "Training data (csv, tsv, json, jsonl, txt, .gz of these, parquet): a file, folder or pattern "
+        "('/data/*.jsonl'), also at a URL (https://, hf://)."
     )
     validation_file: Optional[str] = _flag("Evaluation data, named in the same way.")
     text_column_names: Optional[str] = _flag(
