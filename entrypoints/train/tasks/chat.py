@@ -57,8 +57,13 @@ def render_with_answers(tokenizer: Any, conversation: Conversation) -> tuple[str
     greeting, with which the assistant begins the conversation, answers nothing and is left out too.
     """
     text = render(tokenizer, conversation.messages, options=conversation.options)
-    found = _openings(tokenizer, conversation)
-    return text, [(len(begin), len(end)) for begin, end in found if end.startswith(begin) and text.startswith(end)]
+    spans = []
+    for begin, whole in _openings(tokenizer, conversation):
+        # Some templates, such as Phi-3's, write the end token once, after the last message.
+        end = whole if text.startswith(whole) else whole.removesuffix(tokenizer.eos_token or "")
+        if end.startswith(begin) and text.startswith(end):
+            spans.append((len(begin), len(end)))
+    return text, spans
 
 
 def _token_after_answers(tokenizer: Any) -> int | None:

@@ -18,14 +18,16 @@ USER, ANSWER = {"role": "user", "content": "a"}, {"role": "assistant", "content"
 class Tokenizer:
     """A chat template: `u:a|b:b|`, after the names of the tools.
 
-    `forgets`: earlier answers are rendered without their first letter. `ask`: the generation prompt.
+    `forgets`: earlier answers are rendered without their first letter. `ask`: the generation prompt. `end`: the
+    end token, which is rendered once, after the last message, as in Phi-3's template.
     """
 
     chat_template = "given"
     # The letters of a text are its tokens.
     added_tokens_decoder = MappingProxyType({ord("|"): SimpleNamespace(special=True)})
 
-    def __init__(self, forgets: bool = False, ask: str = "a:") -> None:
+    def __init__(self, forgets: bool = False, ask: str = "a:", end: str | None = None) -> None:
+        self.eos_token = end
         self._forgets = forgets
         self._ask = ask
 
@@ -39,7 +41,7 @@ class Tokenizer:
         for number, message in enumerate(messages):
             earlier = self._forgets and message["role"] == "assistant" and number < len(messages) - 1
             parts.append(f"{message['role'][0]}:{message['content'][1 if earlier else 0 :]}|")
-        return "".join(parts) + (self._ask if add_generation_prompt else "")
+        return "".join(parts) + (self._ask if add_generation_prompt else self.eos_token or "")
 
 
 def learnt(tokenizer: Tokenizer, messages: list[dict[str, str]], first: int = 0, **options: object) -> list[str]:
@@ -66,6 +68,12 @@ def test_a_greeting_of_the_assistant_is_not_learnt() -> None:
 def test_a_turn_that_the_template_renders_differently_later_is_not_learnt() -> None:
     conversation = [USER, ANSWER, USER, {"role": "assistant", "content": "cc"}]
     assert learnt(Tokenizer(forgets=True), conversation) == ["cc|"]
+
+
+def test_earlier_turns_are_learnt_from_a_template_that_ends_only_the_conversation_with_the_end_token() -> None:
+    conversation = [USER, ANSWER, USER, {"role": "assistant", "content": "cc"}]
+    assert learnt(Tokenizer(end="$"), conversation) == ["b|", "cc|$"]
+    assert learnt(Tokenizer(forgets=True, end="$"), conversation) == ["cc|$"]
 
 
 def test_the_template_gets_the_tools_of_a_conversation() -> None:
