@@ -74,7 +74,8 @@ class Target:
     def parse(cls, text: str) -> Target:
         match = _TARGET.fullmatch(text)
         if not match:
-            raise UsageError(f"--registry is {text!r}, expected HOST[:PORT]/NAME in lower case, without a tag")
+            shown = re.sub(r"(^|://)[^/@]*:[^/@]*@", r"\1", text)  # without a password
+            raise UsageError(f"--registry is {shown!r}, expected HOST[:PORT]/NAME in lower case, without a tag")
         return cls(match["host"] + (match["port"] or ""), match["name"])
 
     def __str__(self) -> str:

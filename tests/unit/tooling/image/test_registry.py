@@ -33,8 +33,14 @@ def test_a_registry_is_a_host_and_a_name(text: str, host: str, name: str) -> Non
     ["stack", "team/stack", "registry.example/Stack", "registry.example/a:tag", "http://h.example/a", "h.x/"],
 )
 def test_another_text_is_refused_in_one_line(text: str) -> None:
-    with pytest.raises(UsageError, match="expected HOST"):
+    with pytest.raises(UsageError, match=f"--registry is '{text}', expected HOST"):
         Target.parse(text)
+
+
+@pytest.mark.parametrize("scheme", ["", "https://"])
+def test_a_password_is_not_repeated(scheme: str) -> None:
+    with pytest.raises(UsageError, match=f"--registry is '{scheme}h.example/a', expected HOST"):
+        Target.parse(f"{scheme}user:s3cret@h.example/a")
 
 
 class _Engine(http.server.BaseHTTPRequestHandler):
