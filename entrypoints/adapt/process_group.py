@@ -5,17 +5,20 @@ rank and the world size that the script passes must be those of this process.
 
 Newer releases of accelerate destroy the default group in Accelerator.end_training. Scripts of transformers 4 call
 end_training before they wait for the other ranks and save the model.
+
+accelerate's notebook_launcher forks processes, which inherit the group but cannot use it: gloo waits forever.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+import os
+from typing import Any, Callable
 
 from entrypoints.adapt.adaptation import Adaptation, Situation, on_import, since
 from entrypoints.cli.errors import UsageError
 
-_NAME = "process-group"
+_NAME, _LAUNCHER = "process-group", "notebook-launcher"
 
 
 def _hook(situation: Situation, module: Any) -> None:
@@ -66,6 +69,37 @@ def _keep(situation: Situation, module: Any) -> None:
     module.PartialState.destroy_process_group = destroy_process_group
 
 
+def _call_in_ranks(situation: Situation, module: Any) -> None:
+    """notebook_launcher calls its function in this rank. `module`: accelerate.launchers."""
+    original = module.notebook_launcher
+
+    @functools.wraps(original)
+    def notebook_launcher(
+        function: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        num_processes: int | None = None,
+        mixed_precision: str = "no",
+        *rest: Any,
+        **options: Any,
+    ) -> None:
+        ranks = situation.world_size
+        if ranks == 1 and num_processes in (None, 1):
+            original(function, args, num_processes, mixed_precision, *rest, **options)
+            return
+        if ranks == 1:
+            raise UsageError(
+                f"the script calls notebook_launcher(num_processes={num_processes}) in a single rank, expected "
+                f"{num_processes} ranks: start it with launch --nproc-per-node {num_processes} -- run SCRIPT.py"
+            )
+        situation.report(
+            _LAUNCHER, f"notebook_launcher starts no processes: each of the {ranks} ranks calls its function"
+        )
+        os.environ["ACCELERATE_MIXED_PRECISION"] = mixed_precision
+        function(*args)
+
+    module.notebook_launcher = notebook_launcher
+
+
 def _install(situation: Situation) -> None:
     on_import("torch.distributed", _hook)(situation)
     on_import("accelerate.state", _keep)(situation)
@@ -77,5 +111,11 @@ ADAPTATIONS = (
         "the script's init_process_group uses the existing process group",
         since("torch", "0", "if the script calls it", ""),
         _install,
+    ),
+    Adaptation(
+        _LAUNCHER,
+        "accelerate's notebook_launcher calls its function in the existing ranks",
+        since("accelerate", "0", "if the script calls it", ""),
+        on_import("accelerate.launchers", _call_in_ranks),
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from enum import Enum
 from types import ModuleType, SimpleNamespace
@@ -11,8 +12,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from entrypoints.adapt import catalogue, cpu, old_apis
+from entrypoints.adapt import catalogue, cpu, old_apis, process_group
 from entrypoints.adapt.adaptation import Situation
+from entrypoints.cli.errors import UsageError
 from entrypoints.cli.packages import CCL
 
 
@@ -79,3 +81,26 @@ def test_scripts_compare_with_the_old_name_of_xla() -> None:
         assert kinds.TPU.value == names[1]
         assert kinds.TPU != kinds.NO
         assert [kind.name for kind in kinds] == list(names)
+
+
+def test_a_notebook_launcher_calls_its_function_in_the_ranks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
+    forked: list[Any] = []
+    called: list[Any] = []
+    for ranks in (1, 2):
+        module = SimpleNamespace(notebook_launcher=lambda *given, **options: forked.append((given[1:], options)))
+        process_group._call_in_ranks(Situation((), {}, "ccl", 0, ranks), module)
+        if ranks == 1:
+            module.notebook_launcher(called.append, (1,), use_port="0")
+            with pytest.raises(UsageError, match="start it with launch --nproc-per-node 4 -- run"):
+                module.notebook_launcher(called.append, (1,), num_processes=4)
+        else:
+            module.notebook_launcher(
+                called.append, ("row",), num_processes=4, mixed_precision="bf16", use_port="0"
+            )
+    assert (forked, called) == ([(((1,), None, "no"), {"use_port": "0"})], ["row"])
+    assert os.environ["ACCELERATE_MIXED_PRECISION"] == "bf16"
+    line = "notebook_launcher starts no processes: each of the 2 ranks calls its function"
+    assert capsys.readouterr().err == f"adapted (notebook-launcher): {line}\n"
