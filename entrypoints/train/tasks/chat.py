@@ -66,6 +66,15 @@ def render_with_answers(tokenizer: Any, conversation: Conversation) -> tuple[str
     return text, spans
 
 
+def answers(conversation: Conversation) -> list[int]:
+    """The numbers of the messages to learn: the assistant's in the completion, without a greeting."""
+    return [
+        number
+        for number, message in enumerate(conversation.messages)
+        if message["role"] == _ASSISTANT and number >= max(conversation.first, 1)
+    ]
+
+
 def _token_after_answers(tokenizer: Any) -> int | None:
     """The special token with which the template ends an answer, None if it ends answers without one.
 
@@ -101,9 +110,8 @@ def opens_differently(tokenizer: Any, conversation: Conversation) -> bool:
 def _openings(tokenizer: Any, conversation: Conversation) -> Iterator[tuple[str, str]]:
     """The text up to the start of each answer, and the text up to its end."""
     messages, options = conversation.messages, conversation.options
-    for number, message in enumerate(messages):
-        if message["role"] == _ASSISTANT and number >= max(conversation.first, 1):
-            yield (
-                render(tokenizer, messages[:number], ask=True, options=options),
-                render(tokenizer, messages[: number + 1], options=options),
-            )
+    for number in answers(conversation):
+        yield (
+            render(tokenizer, messages[:number], ask=True, options=options),
+            render(tokenizer, messages[: number + 1], options=options),
+        )

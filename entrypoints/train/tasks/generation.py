@@ -114,6 +114,11 @@ def _examples(
         notes.append(
             f"{data.source}: {counts['cut']} of {len(data)} rows are truncated to --max_seq_length {length}"
         )
+    if counts["changed"]:
+        notes.append(
+            f"{data.source}: {counts['changed']} of {counts['answers']} answers are not learned: the chat "
+            "template renders them differently within a conversation: pass another one as --chat_template_path"
+        )
     if counts["unanswered"]:
         notes.append(
             f"{data.source}: {counts['unanswered']} of {len(data)} rows are left out: no answer to learn within "
@@ -148,10 +153,10 @@ def _pieces(data: Documents, tokenizer: Any, length: int) -> Iterator[Example]:
 def _answers(
     data: Documents, tokenizer: Any, length: int, everything: bool, counts: Counter[str]
 ) -> Iterator[Example]:
-    """The rows with an answer to learn. Counts rows that are cut, and rows that are left out."""
+    """The rows with an answer to learn. Counts answers and rows that are left out, and rows that are cut."""
     for row, item in enumerate(data.items, 1):
         try:
-            ids, labels = _with_labels(item, tokenizer, everything)
+            ids, labels = _with_labels(item, tokenizer, everything, counts)
         except UsageError as error:
             raise UsageError(f"{data.table.where(row)}: {error}") from error
         counts["cut"] += len(ids) > length
@@ -161,11 +166,17 @@ def _answers(
             counts["unanswered"] += 1
 
 
-def _with_labels(item: Any, tokenizer: Any, everything: bool) -> Example:
-    """A row with labels for the model's answers, or for every token except the first if `everything`."""
+def _with_labels(item: Any, tokenizer: Any, everything: bool, counts: Counter[str]) -> Example:
+    """A row with labels for the model's answers, or for every token except the first if `everything`.
+
+    Counts answers, and those that the template renders differently within the conversation.
+    """
     special = not isinstance(item, Conversation)  # the template writes special tokens
     if isinstance(item, Conversation):
         text, spans = chat.render_with_answers(tokenizer, item)
+        answers = 0 if everything else len(chat.answers(item))
+        counts["answers"] += answers
+        counts["changed"] += max(answers - len(spans), 0)
     else:
         text, spans = item[0] + item[1], [(len(item[0]), len(item[0]) + len(item[1]))]
     encoded = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)

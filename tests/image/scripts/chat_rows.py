@@ -1,4 +1,4 @@
-"""Checks in the image: which tokens of prompts and completions are learnt, and the message for a refused chat."""
+"""Checks in the image: which tokens of prompts and completions are learnt, and the messages for chats."""
 
 from __future__ import annotations
 
@@ -29,6 +29,9 @@ CALLS = (
     "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}{% for message in messages %}"
     "{{ message.role }} {{ message.content or message.tool_calls[0].function.name }} <end> {% endfor %}"
     "{% if add_generation_prompt %}assistant {% endif %}"
+)
+FORGETS = CALLS.replace(
+    "message.content or", "(message.content if loop.last or message.role == 'user' else 'in') or"
 )
 THOUGHTS = CALLS.replace("assistant {% endif %}", "assistant rome {% endif %}")
 
@@ -71,6 +74,10 @@ def main() -> None:
     row = inputs(False, CALLS, messages=[[CHAT[0], call]], tools=[[TOOL]]).train[0]
     assert row["input_ids"].tolist() == [3, 1, 2, 0, 1, 3, 0], row
     assert row["labels"].tolist() == [-100, -100, -100, -100, -100, 3, 0], row
+    found = inputs(False, FORGETS, messages=[CHAT * 2, CHAT])
+    assert [row.tolist().count(-100) for row in (found.train[0]["labels"], found.train[1]["labels"])] == [10, 4]
+    assert any(note.startswith("x.jsonl: 1 of 3 answers are not learned: ") for note in found.notes), found.notes
+    assert not any("not learned" in note for note in inputs(False, CALLS, messages=[CHAT * 2]).notes)
     said = refused(THOUGHTS, messages=[CHAT])
     expected = "x.jsonl: the chat template renders answers differently from its generation prompt"
     assert said.startswith(expected), said
