@@ -12,6 +12,7 @@ accelerate's notebook_launcher forks processes, which inherit the group but cann
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from typing import Any, Callable
 
@@ -78,13 +79,12 @@ def _call_in_ranks(situation: Situation, module: Any) -> None:
         function: Callable[..., Any],
         args: tuple[Any, ...] = (),
         num_processes: int | None = None,
-        mixed_precision: str = "no",
         *rest: Any,
         **options: Any,
     ) -> None:
         ranks = situation.world_size
         if ranks == 1 and num_processes in (None, 1):
-            original(function, args, num_processes, mixed_precision, *rest, **options)
+            original(function, args, num_processes, *rest, **options)
             return
         if ranks == 1:
             raise UsageError(
@@ -94,7 +94,8 @@ def _call_in_ranks(situation: Situation, module: Any) -> None:
         situation.report(
             _LAUNCHER, f"notebook_launcher starts no processes: each of the {ranks} ranks calls its function"
         )
-        os.environ["ACCELERATE_MIXED_PRECISION"] = mixed_precision
+        given = inspect.signature(original).bind(function, args, num_processes, *rest, **options).arguments
+        os.environ["ACCELERATE_MIXED_PRECISION"] = given.get("mixed_precision", "no")
         function(*args)
 
     module.notebook_launcher = notebook_launcher

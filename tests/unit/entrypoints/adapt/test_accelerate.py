@@ -89,18 +89,27 @@ def test_a_notebook_launcher_calls_its_function_in_the_ranks(
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
     forked: list[Any] = []
     called: list[Any] = []
-    for ranks in (1, 2):
-        module = SimpleNamespace(notebook_launcher=lambda *given, **options: forked.append((given[1:], options)))
-        process_group._call_in_ranks(Situation((), {}, "ccl", 0, ranks), module)
-        if ranks == 1:
-            module.notebook_launcher(called.append, (1,), use_port="0")
-            with pytest.raises(UsageError, match="start it with launch --nproc-per-node 4 -- run"):
-                module.notebook_launcher(called.append, (1,), num_processes=4)
-        else:
-            module.notebook_launcher(
-                called.append, ("row",), num_processes=4, mixed_precision="bf16", use_port="0"
-            )
-    assert (forked, called) == ([(((1,), None, "no"), {"use_port": "0"})], ["row"])
+
+    def of_2022(
+        function: Any,
+        args: Any = (),
+        num_processes: Any = None,
+        use_fp16: bool = False,
+        mixed_precision: str = "no",
+    ) -> None:
+        forked.append((args, num_processes, use_fp16, mixed_precision))
+
+    single, two = SimpleNamespace(notebook_launcher=of_2022), SimpleNamespace(notebook_launcher=of_2022)
+    process_group._call_in_ranks(Situation((), {}, "ccl"), single)
+    single.notebook_launcher(called.append, (1,), mixed_precision="bf16")
+    assert (forked, called) == ([((1,), None, False, "bf16")], [])
+    with pytest.raises(UsageError, match="start it with launch --nproc-per-node 4 -- run"):
+        single.notebook_launcher(called.append, (1,), num_processes=4)
+    process_group._call_in_ranks(Situation((), {}, "ccl", 0, 2), two)
+    two.notebook_launcher(called.append, ("row",), 4, False, "bf16")
     assert os.environ["ACCELERATE_MIXED_PRECISION"] == "bf16"
+    two.notebook_launcher(called.append, ("other",))
+    assert os.environ["ACCELERATE_MIXED_PRECISION"] == "no"
+    assert (len(forked), called) == (1, ["row", "other"])
     line = "notebook_launcher starts no processes: each of the 2 ranks calls its function"
     assert capsys.readouterr().err == f"adapted (notebook-launcher): {line}\n"
