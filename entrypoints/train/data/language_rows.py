@@ -200,14 +200,17 @@ def _is_class(label: Any) -> bool:
 
 
 def _messages(table: Table, row: int, value: Any, name: str = "messages") -> list[dict[str, Any]]:
-    good = isinstance(value, list) and value
-    if not good or not all(
-        isinstance(item, dict) and isinstance(item.get("role"), str) and _has_content(item) for item in value
-    ):
+    if not isinstance(value, list) or not value:
         raise UsageError(
             f"{table.where(row)}: column '{name}' holds {short(value)}, "
             'expected [{"role": "user", "content": ".."}, ..]'
         )
+    for number, item in enumerate(value, 1):
+        if not isinstance(item, dict) or not isinstance(item.get("role"), str) or not _has_content(item):
+            raise UsageError(
+                f"{table.where(row)}: message {number} of column '{name}' is {short(item)}, "
+                'expected {"role": "user", "content": ".."}'
+            )
     return [
         {
             key: _text(one) if key == "content" else _without_nulls(one)
