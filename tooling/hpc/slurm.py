@@ -190,7 +190,9 @@ class SlurmJob:
         if self.image.endswith(SQUASHFS):
             mounts = [f"--mount={data}:none:bind,ro,x-create=dir"] if self.data else []
             mounts.append(f"--mount={output}:none:bind,x-create=dir")
-            named = [f"--env={variable}" for variable in (*STEP_VARIABLES, *variables)]
+            given = {variable.partition("=")[0] for variable in variables}
+            inherited = [name for name in STEP_VARIABLES if name not in given]
+            named = [f"--env={variable}" for variable in (*inherited, *variables)]
             return ["enroot", "start", *mounts, *named, self.image]
         if self.image.endswith(SIF):
             binds = [f"--bind={data}:ro"] if self.data else []

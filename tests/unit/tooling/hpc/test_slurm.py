@@ -103,6 +103,8 @@ def test_enroot_cannot_mount_a_folder_with_a_space_in_its_name() -> None:
 
 def test_a_job_may_choose_where_its_ranks_meet() -> None:
     assert "MASTER_PORT=29600" in srun(script(env=("MASTER_PORT=29600",)))
+    words = srun(script(image="/shared/stack.sqsh", env=("MASTER_PORT=29600",)))
+    assert [word for word in words if "MASTER_PORT" in word] == ["--env=MASTER_PORT=29600"]
 
 
 def test_a_job_keeps_its_name_while_its_command_is_the_same() -> None:
