@@ -59,10 +59,10 @@ class Generate:
                 f"generate runs in one process, found {environment.world_size} ranks: start it without a launcher"
             )
         import torch
-        import transformers
 
-        transformers.utils.logging.set_verbosity_error()
-        transformers.utils.logging.disable_progress_bar()
+        from entrypoints.train.loop import console
+
+        console.prepare(environment.rank)
         dtype = torch.float32 if cpus.bf16_of(os.environ) == cpus.EMULATED else torch.bfloat16
         model, tokenizer = _load(self.model, dtype)
         if (self.system is not None) and (self.raw or not tokenizer.chat_template):

@@ -93,6 +93,9 @@ def test_an_answer_is_printed_below_its_prompt(image: str, folder: Path) -> None
     done = run(image, folder, "generate", "/work/trained", *prompts)
     assert works(done) == "".join(f"> where does {name} live?\nin {home}.\n" for name, home in HOMES.items())
     assert works(run(image, folder, "generate", "/work/trained", prompts[0])) == "in paris.\n"
+    adapted = run(image, folder, "generate", "/work/adapter", prompts[0])
+    assert works(adapted) == "in paris.\n"
+    assert "FutureWarning" not in adapted.stderr  # peft reads a deprecated attribute of transformers 5
 
 
 def test_draws_depend_on_the_seed_alone(image: str, folder: Path) -> None:
