@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from entrypoints.cli.errors import FULL_DISK, UsageError, one_line
+from entrypoints.cli.say import say
 from entrypoints.train.model import adapters
 
 _NAME = re.compile(r"checkpoint-(\d+)")
@@ -156,7 +157,10 @@ def publish(output: Path, name: str) -> None:
 
 
 def rotate(output: Path, limit: int | None, best: str | None) -> None:
-    """Delete the oldest checkpoints beyond `limit`, except the newest, the newest complete one, and `best`."""
+    """Delete the oldest checkpoints beyond `limit`, except the newest, the newest complete one, and `best`.
+
+    A checkpoint that cannot be deleted does not end the training: a warning, and the next call tries again.
+    """
     if not limit or limit < 1:
         return
     present = all_in(output)
@@ -165,7 +169,9 @@ def rotate(output: Path, limit: int | None, best: str | None) -> None:
     kept = {path.resolve() for path in (*present[-1:], complete, Path(best) if best else None) if path}
     surplus = max(0, len(present) - max(limit, len(kept)))
     for path in [path for path in present if path.resolve() not in kept][:surplus]:
-        shutil.rmtree(path)
+        shutil.rmtree(path, ignore_errors=True)
+        if path.exists():  # another user's, or a file in it is open on NFS
+            say(f"warning: cannot delete '{path}' (--save_total_limit {limit}): check its owner and mode")
 
 
 @contextlib.contextmanager

@@ -191,6 +191,26 @@ def test_the_checkpoint_that_was_just_written_is_kept_although_it_has_no_optimiz
     assert names(tmp_path) == ["checkpoint-10", "checkpoint-20"]
 
 
+def test_an_old_checkpoint_that_cannot_be_deleted_is_reported_and_does_not_end_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Another user wrote it, before this user resumed the run in a folder that both can write to."""
+    for step in (10, 20, 30):
+        complete(tmp_path, step)
+    remove = os.rmdir
+
+    def refuse_the_first(path: str | Path, **options: int | None) -> None:
+        if Path(path).name == "checkpoint-10":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        remove(path, **options)
+
+    monkeypatch.setattr(os, "rmdir", refuse_the_first)
+    checkpoints.rotate(tmp_path, 1, None)
+    assert names(tmp_path) == ["checkpoint-10", "checkpoint-30"]
+    captured = "".join(capfd.readouterr())
+    assert f"warning: cannot delete '{tmp_path / 'checkpoint-10'}' (--save_total_limit 1): check its" in captured
+
+
 def over_quota(_descriptor: int) -> None:
     raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 
