@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -176,11 +177,15 @@ def prepare(folder: Path, start: Start | None = None, jobs: Collection[str] = ()
 
 def share_weights(folder: Path) -> None:
     """Give the final weights the mode of other new files. safetensors makes them readable by their owner only, and
-    a container's user is rarely the user who reads them later."""
+    a container's user is rarely the user who reads them later.
+
+    A file system may refuse: on an SMB share, all files belong to the user of the mount.
+    """
     mask = os.umask(0)
     os.umask(mask)
     for path in folder.glob("*.safetensors"):
-        path.chmod(0o666 & ~mask)
+        with contextlib.suppress(OSError):
+            path.chmod(0o666 & ~mask)
 
 
 def _owners(folder: Path) -> set[str]:

@@ -204,3 +204,19 @@ def test_a_checkpoint_of_another_model_or_with_other_labels_is_refused(tmp_path:
         checkpoints.check_same_model(path, {"model_type": "bert", "id2label": {0: "neg", 1: "pos"}})
     with pytest.raises(UsageError, match="model_type"):
         checkpoints.check_same_model(path, {"model_type": "roberta", "id2label": {0: "no", 1: "yes"}})
+
+
+def test_weights_that_cannot_get_another_mode_do_not_end_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On an SMB share whose mount has another user, such as Azure Files in Kubernetes."""
+    refused = []
+
+    def refuse(path: Path, _mode: int) -> None:
+        refused.append(path.name)
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    (tmp_path / "model.safetensors").touch()
+    output.share_weights(tmp_path)
+    assert refused == ["model.safetensors"]
