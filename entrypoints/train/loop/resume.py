@@ -67,6 +67,20 @@ def best_checkpoint(state: TrainerState, output: Path) -> str | None:
     return found
 
 
+def planned_steps(arguments: TrainingArguments, batches: int, counts_rest: bool) -> int:
+    """The steps after which Trainer ends the run.
+
+    `batches`: of a rank in an epoch. `counts_rest`: whether Trainer counts the incomplete step at the end of an
+    epoch. Older releases take this step without counting it, and end the run earlier.
+    """
+    if arguments.max_steps > 0:
+        return int(arguments.max_steps)
+    complete, rest = divmod(batches, arguments.gradient_accumulation_steps)
+    per_epoch = max(complete + (counts_rest and rest > 0), 1)
+    steps: int = math.ceil(float(arguments.num_train_epochs) * per_epoch)
+    return steps
+
+
 def changed_epochs(state: TrainerState, planned: int, arguments: TrainingArguments) -> str | None:
     """A note if the run will not train for the epochs of its flags: an epoch had another number of steps before.
 

@@ -175,9 +175,8 @@ class CpuTrainer(Trainer):
         self._load_from_checkpoint(str(checkpoint))
 
     def _planned_steps(self) -> int:
-        if self.args.max_steps > 0:
-            return int(self.args.max_steps)
-        return math.ceil(float(self.args.num_train_epochs) * self._per_epoch())
+        counts_rest = hasattr(Trainer, "set_initial_training_values")  # transformers 4.46 does not have it
+        return resume.planned_steps(self.args, len(self.get_train_dataloader()), counts_rest)
 
     def _per_epoch(self) -> int:
         """The number of steps in an epoch."""
