@@ -8,6 +8,7 @@ lets transformers write to a staging folder, flushes the files to the disk, and 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -253,5 +254,8 @@ def _flush(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some file systems cannot flush a folder, such as VirtualBox's vboxsf
+            raise
     finally:
         os.close(descriptor)

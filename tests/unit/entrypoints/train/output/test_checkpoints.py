@@ -211,6 +211,23 @@ def test_an_old_checkpoint_that_cannot_be_deleted_is_reported_and_does_not_end_t
     assert f"warning: cannot delete '{tmp_path / 'checkpoint-10'}' (--save_total_limit 1): check its" in captured
 
 
+def test_a_checkpoint_is_published_on_a_file_system_that_cannot_flush_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed = []
+
+    def flush_files(descriptor: int) -> None:
+        flushed.append(Path(f"/proc/self/fd/{descriptor}").is_dir())
+        if flushed[-1]:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    complete(checkpoints.staging_folder(tmp_path), 10)
+    monkeypatch.setattr(os, "fsync", flush_files)
+    checkpoints.publish(tmp_path, "checkpoint-10")
+    assert checkpoints.last_complete(tmp_path)[0] == tmp_path / "checkpoint-10"
+    assert set(flushed) == {True, False}
+
+
 def over_quota(_descriptor: int) -> None:
     raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 
