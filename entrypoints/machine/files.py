@@ -16,10 +16,10 @@ def text(path: Path) -> str:
 
 
 def written(path: Path) -> float:
-    """When a file was written to last, in seconds since the epoch; 0 if it does not exist."""
+    """When a file was written to last, in seconds since the epoch; 0 if it does not exist or is not accessible."""
     try:
         return path.stat().st_mtime
-    except FileNotFoundError:
+    except OSError:
         return 0.0
 
 

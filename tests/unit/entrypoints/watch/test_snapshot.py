@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -166,12 +168,29 @@ def test_of_long_files_the_start_and_the_end_are_read(tmp_path: Path) -> None:
 def test_the_newest_records_below_a_folder(tmp_path: Path) -> None:
     synthetic_records.write(tmp_path / "old", world_size=1)
     synthetic_records.write(tmp_path / "runs" / "new", world_size=2)
-    import os
-
     os.utime(record.path(tmp_path / "old", 0), (1, 1))
     found = Tail(tmp_path).read()
     assert found is not None
     assert found.folder == tmp_path / "runs" / "new"
+
+
+def test_records_that_this_user_may_not_see_are_not_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user's folder of records has the mode rwxr--r--."""
+    synthetic_records.write(tmp_path / "own", world_size=1)
+    synthetic_records.write(tmp_path / "other", world_size=1)
+    stat = Path.stat
+
+    def refuse_other(path: Path, **options: bool) -> os.stat_result:
+        if path == record.path(tmp_path / "other", 0):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refuse_other)
+    found = Tail(tmp_path).read()
+    assert found is not None
+    assert found.folder == tmp_path / "own"
 
 
 def test_a_file_that_a_new_job_removes_while_it_is_looked_for_is_ignored(tmp_path: Path) -> None:
