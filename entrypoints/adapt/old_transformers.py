@@ -102,9 +102,15 @@ def add_methods(situation: Situation, module: Any) -> None:
         situation.report(_TOKENIZER, f"tokenizer.{old} is now tokenizer({new})")
 
     def pad(_tokenizer: Any, options: dict[str, Any]) -> None:
-        if options.pop("pad_to_max_length", False):
-            options.setdefault("padding", "max_length")
-            situation.report(_TOKENIZER, 'pad_to_max_length=True is now padding="max_length"')
+        # transformers 4 also truncated to max_length, and without it padded to the longest row.
+        if options.pop("pad_to_max_length", False) and not options.get("padding"):
+            if options.get("max_length") is None:
+                options["padding"] = "longest"
+            else:
+                options["padding"] = "max_length"
+                if options.get("truncation") is None:
+                    options["truncation"] = "longest_first"
+            situation.report(_TOKENIZER, f'pad_to_max_length=True is now padding="{options["padding"]}"')
 
     def encode_plus(
         self: Any, text: Any, text_pair: Any = None, add_special_tokens: bool = True, **options: Any
@@ -120,6 +126,9 @@ def add_methods(situation: Situation, module: Any) -> None:
     def batch_encode_plus(
         self: Any, batch_text_or_text_pairs: Any, add_special_tokens: bool = True, **options: Any
     ) -> Any:
+        if not isinstance(batch_text_or_text_pairs, (list, tuple)):
+            found = type(batch_text_or_text_pairs).__name__
+            raise TypeError(f"batch_encode_plus: found a {found}, expected a list of texts, pairs or words")
         report("batch_encode_plus", "texts, ...")
         texts, pairs = list(batch_text_or_text_pairs), None
         if not options.get("is_split_into_words") and texts and not any(isinstance(one, str) for one in texts):

@@ -20,6 +20,7 @@ from entrypoints.adapt.adaptation import Adaptation, Situation, on_import, since
 from entrypoints.cli.errors import UsageError
 
 _NAME, _LAUNCHER = "process-group", "notebook-launcher"
+_PRECISION = "ACCELERATE_MIXED_PRECISION"
 
 
 def _hook(situation: Situation, module: Any) -> None:
@@ -95,8 +96,14 @@ def _call_in_ranks(situation: Situation, module: Any) -> None:
             _LAUNCHER, f"notebook_launcher starts no processes: each of the {ranks} ranks calls its function"
         )
         given = inspect.signature(original).bind(function, args, num_processes, *rest, **options).arguments
-        os.environ["ACCELERATE_MIXED_PRECISION"] = given.get("mixed_precision", "no")
-        function(*args)
+        before = os.environ.get(_PRECISION)
+        os.environ[_PRECISION] = given.get("mixed_precision", "no")
+        try:
+            function(*args)
+        finally:
+            os.environ.pop(_PRECISION, None)
+            if before is not None:
+                os.environ[_PRECISION] = before
 
     module.notebook_launcher = notebook_launcher
 

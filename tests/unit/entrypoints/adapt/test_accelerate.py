@@ -86,7 +86,7 @@ def test_scripts_compare_with_the_old_name_of_xla() -> None:
 def test_a_notebook_launcher_calls_its_function_in_the_ranks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
+    name = "ACCELERATE_MIXED_PRECISION"
     forked: list[Any] = []
     called: list[Any] = []
 
@@ -106,10 +106,12 @@ def test_a_notebook_launcher_calls_its_function_in_the_ranks(
     with pytest.raises(UsageError, match="start it with launch --nproc-per-node 4 -- run"):
         single.notebook_launcher(called.append, (1,), num_processes=4)
     process_group._call_in_ranks(Situation((), {}, "ccl", 0, 2), two)
-    two.notebook_launcher(called.append, ("row",), 4, False, "bf16")
-    assert os.environ["ACCELERATE_MIXED_PRECISION"] == "bf16"
-    two.notebook_launcher(called.append, ("other",))
-    assert os.environ["ACCELERATE_MIXED_PRECISION"] == "no"
-    assert (len(forked), called) == (1, ["row", "other"])
+    monkeypatch.delenv(name, raising=False)
+    two.notebook_launcher(lambda row: called.append((row, os.environ[name])), ("row",), 4, False, "bf16")
+    assert name not in os.environ
+    monkeypatch.setenv(name, "fp8")
+    two.notebook_launcher(lambda row: called.append((row, os.environ[name])), ("other",))
+    assert os.environ[name] == "fp8"
+    assert (len(forked), called) == (1, [("row", "bf16"), ("other", "no")])
     line = "notebook_launcher starts no processes: each of the 2 ranks calls its function"
     assert capsys.readouterr().err == f"adapted (notebook-launcher): {line}\n"

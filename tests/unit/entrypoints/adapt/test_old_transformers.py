@@ -42,7 +42,7 @@ ENCODED: dict[str, Any] = {"add_special_tokens": True}
 def test_encode_plus_encodes_one_text_or_a_pair(capsys: pytest.CaptureFixture[str]) -> None:
     made = tokenizer()
     assert made.encode_plus("a", max_length=8, pad_to_max_length=True) == (
-        *("a", None, {**ENCODED, "max_length": 8, "padding": "max_length"}, "en"),
+        *("a", None, {**ENCODED, "max_length": 8, "padding": "max_length", "truncation": "longest_first"}, "en"),
     )
     assert made.encode_plus("a", "b", False) == ("a", "b", {"add_special_tokens": False}, "en")
     words = made.encode_plus(["a", "b"], is_split_into_words=True)
@@ -63,13 +63,18 @@ def test_batch_encode_plus_encodes_texts_pairs_or_words() -> None:
     words = [["a", "b"], ["c", "d"]]
     assert made.batch_encode_plus(words, is_split_into_words=True)[:2] == (words, None)
     assert made.batch_encode_plus([])[:2] == ([], None)
+    with pytest.raises(TypeError, match="batch_encode_plus: found a str, expected a list"):
+        made.batch_encode_plus("abc")
 
 
 def test_pad_to_max_length_pads_in_every_call() -> None:
     made = tokenizer()
-    assert made("a", pad_to_max_length=True)[2] == {"padding": "max_length"}
+    assert made("a", pad_to_max_length=True)[2] == {"padding": "longest"}
+    assert made("a", pad_to_max_length=True, padding=False)[2] == {"padding": "longest"}
+    short = {"max_length": 8, "truncation": False}
+    assert made("a", pad_to_max_length=True, **short)[2] == {**short, "padding": "max_length"}
     assert made("a", pad_to_max_length=False, padding=True)[2] == {"padding": True}
-    assert made.encode("a", pad_to_max_length=True) == ("a", {"padding": "max_length"})
+    assert made.encode("a", pad_to_max_length=True) == ("a", {"padding": "longest"})
 
 
 def test_a_target_is_encoded_in_its_own_language() -> None:
