@@ -96,13 +96,13 @@ FLAGS = (
         "warmup_ratio", "5.15.0", "warmup_steps", "a number below 1 is the share of all steps", train_keeps=True
     ),
     OldFlag(
-        "group_by_length", "5.0.0", "train_sampling_strategy", "its value is group_by_length",
+        "group_by_length", "5.0.0", "train_sampling_strategy", "grouping by length is one of its values",
         value=lambda given: "random" if given.lower() in _FALSE else "group_by_length", train_keeps=True,
     ),
     OldFlag("fp16", None, "bf16", _NO_FP16),
     OldFlag("fp16_full_eval", None, "bf16_full_eval", _NO_FP16),
     OldFlag(
-        "adafactor", "5.0.0", "optim", "its value is adafactor",
+        "adafactor", "5.0.0", "optim", "Adafactor is one of its values",
         value=lambda given: "adamw_torch" if given.lower() in _FALSE else "adafactor", train_keeps=True,
     ),
     OldFlag("half_precision_backend", "5.0.0", None, "--bf16 is enough"),

@@ -83,13 +83,11 @@ def _adamw(situation: Situation) -> Any:
 
 
 def _install_optimizer(situation: Situation) -> None:
-    def find(module: Any) -> None:
-        add_to_transformers(
-            module, "AdamW", lambda: getattr(importlib.import_module("transformers.optimization"), "AdamW", None)
-        )
+    def add(_situation: Situation, module: Any) -> None:
+        add_to_transformers(module, "AdamW", lambda: importlib.import_module("transformers.optimization").AdamW)
 
     on_import("transformers.optimization", _add_optimizer)(situation)
-    on_import("transformers.utils.import_utils", lambda _, module: find(module))(situation)
+    on_import("transformers.utils.import_utils", add)(situation)
 
 
 def add_methods(situation: Situation, module: Any) -> None:

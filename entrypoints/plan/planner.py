@@ -27,7 +27,7 @@ from entrypoints.plan.threads import (
     explain_threads,
     openmp_variables,
     users_threads,
-    warn_of_other_variables,
+    warn_of_overrides,
 )
 
 # For TORCH_CPP_LOG_LEVEL: torch prints a page of C++ frames for each attempt to reach a node that is not up yet.
@@ -101,7 +101,7 @@ def plan(
     computing = tuple(core for core in share.cores if not set(workers) & set(core.cpus)) or tuple(share.cores)
     threads = users_number or min(share.most_threads, len(computing))
     explain_threads(users_value, threads, share, len(share.cores) - len(computing), notes)
-    warn_of_other_variables(placement, threads, user_environ, notes)
+    warn_of_overrides(placement, threads, user_environ, notes)
     cpus = tuple(sorted(cpu for core in computing for cpu in core.cpus))
     memory_policy = _memory_policy(share, topology, notes)
 

@@ -44,15 +44,15 @@ def users_threads(environment: DistributedEnvironment, environ: Mapping[str, str
     return own or None
 
 
-def warn_of_other_variables(
+def warn_of_overrides(
     environment: DistributedEnvironment, threads: int, environ: Mapping[str, str], notes: Notes
 ) -> None:
-    """Warn of the user's variables with which torch computes on other threads or CPUs than the plan's."""
+    """Warn of the user's variables that make torch use other threads or CPUs than those of the plan."""
     mkl = environ.get("MKL_NUM_THREADS", "")
     if mkl and whole_number(mkl) not in (None, 0, threads):  # MKL ignores other texts, and 0
         notes.warnings.append(
-            f"MKL_NUM_THREADS={mkl}, expected {threads} as in OMP_NUM_THREADS: torch computes with MKL's number "
-            "of threads, also outside of MKL: unset MKL_NUM_THREADS"
+            f"MKL_NUM_THREADS={mkl}, expected {threads} as in OMP_NUM_THREADS: torch uses MKL's number for "
+            "all of its threads: unset MKL_NUM_THREADS"
         )
     listed = environ.get("GOMP_CPU_AFFINITY")
     if listed and environment.local_world_size > 1:  # unlike KMP_AFFINITY, not limited to the rank's own CPUs

@@ -26,7 +26,7 @@ FOLDER = CACHE / "conformance"
 # Far more than the suite takes. bindings/tests/conformance.py limits the time of each test.
 LIMIT_SECONDS = 3600.0
 
-# The tests that pass with gloo and not with ccl, as patterns of fnmatch, and the reason.
+# Patterns (fnmatch) of the tests that pass with gloo and not with ccl, and the reason.
 DIFFERENCES: Mapping[str, str] = {
     "test_ddp_logging_data_cpu": 'DDP\'s log calls every backend that torch does not know "custom"',
     "test_monitored_barrier_*": "torch refuses monitored_barrier by name for every backend but gloo",
@@ -73,18 +73,18 @@ class Comparison:
 
     def resolved(self) -> list[str]:
         """The patterns in DIFFERENCES whose tests ran and no longer differ."""
-        ran = {pattern for row in self.rows for pattern in _patterns(row.test)}
-        differing = {pattern for row in self.rows if row.differs for pattern in _patterns(row.test)}
-        return sorted(ran - differing)
+        ran = {_pattern(row.test) for row in self.rows}
+        differing = {_pattern(row.test) for row in self.rows if row.differs}
+        return [pattern for pattern in DIFFERENCES if pattern in ran - differing]
 
     def hung(self) -> list[Row]:
         """The tests whose ranks were terminated."""
         return [row for row in self.rows if "terminated or timed out after" in row.reason]
 
 
-def _patterns(test: str) -> list[str]:
-    """The patterns in DIFFERENCES that match the name of a test."""
-    return [pattern for pattern in DIFFERENCES if fnmatchcase(test, pattern)]
+def _pattern(test: str) -> str:
+    """The pattern in DIFFERENCES that matches the name of a test, or ""."""
+    return next((pattern for pattern in DIFFERENCES if fnmatchcase(test, pattern)), "")
 
 
 def compare(image: str, ranks: int, only: str) -> Comparison:
@@ -100,8 +100,7 @@ def compare(image: str, ranks: int, only: str) -> Comparison:
     for test, ccl in found["ccl"].items():
         gloo = found["gloo"][test]
         reason = ccl["reason"] if ccl["status"] != "passed" else gloo["reason"]
-        known = "; ".join(DIFFERENCES[pattern] for pattern in _patterns(test))
-        rows.append(Row(test, ccl["status"], gloo["status"], reason, known))
+        rows.append(Row(test, ccl["status"], gloo["status"], reason, DIFFERENCES.get(_pattern(test), "")))
     return Comparison(ranks, image, time.strftime("%Y-%m-%d", time.gmtime()), seconds, tuple(rows))
 
 

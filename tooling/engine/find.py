@@ -91,9 +91,10 @@ def find(environ: Mapping[str, str] = os.environ) -> Findings:
     output, errors = _run(["docker", "info", "--format", "{{json .}}"], environ)
     info = _json(output)
     client = info.get("ClientInfo") or {}
-    # These need no engine: `docker info` prints nothing if the context does not exist, or if the engine hangs.
-    context = client.get("Context") or _run(["docker", "context", "show"], environ)[0].strip() or "default"
-    plugins = parse_plugins(info) if client else _ask_plugins(environ)
+    context, plugins = client.get("Context"), parse_plugins(info)
+    if not info:  # the context does not exist, or the engine hangs: ask the client, which needs no engine
+        context, plugins = _run(["docker", "context", "show"], environ)[0].strip(), _ask_plugins(environ)
+    context = context or "default"
     if not host and (context != "default" or wants_tls(environ)):
         inspect = ["docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"]
         found = replace(
@@ -150,7 +151,7 @@ def parse_plugins(info: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _ask_plugins(environ: Mapping[str, str]) -> dict[str, str]:
-    """The same from the plugins, whose output has the version among other words."""
+    """The plugins and what they print about their versions."""
     answers = {name: _run(["docker", name, "version"], environ)[0].strip() for name in ("compose", "buildx")}
     return {name: answer for name, answer in answers.items() if version_tuple(answer)}
 

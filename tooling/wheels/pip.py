@@ -89,6 +89,7 @@ def run(
         return subprocess.CompletedProcess(argv, returncode, stdout=output.read(), stderr="")
 
 
+_LOGIN = "the index requires credentials: add them to pip's configuration or to a keyring"
 # A part of pip's output -> the cause and the fix. The first match wins.
 _NETWORK = (
     (
@@ -100,10 +101,8 @@ _NETWORK = (
     ("Connection refused", "the package index refuses connections: check network and proxy"),
     ("timed out", "the package index does not answer: check network and proxy"),
     ("CERTIFICATE_VERIFY_FAILED", "the index's certificate is not trusted: set PIP_CERT to your CA bundle"),
-    *(
-        (f"401 {word}", "the index requires credentials: add them to pip's configuration or to a keyring")
-        for word in ("Error", "Client Error")
-    ),
+    ("401 Error", _LOGIN),
+    ("401 Client Error", _LOGIN),
     ("error responses", "the package index reports an internal error: retry later"),
 )
 _CAUSES = (
@@ -129,7 +128,7 @@ def conflict(output: str) -> list[str]:
 
 
 def complaints(output: str) -> str:
-    """The lines of pip's output that are warnings and errors, as with --quiet, which hides conflicts."""
+    """The warnings and errors in pip's output. --quiet prints only these, but hides why versions conflict."""
     return "".join(line for line in output.splitlines(keepends=True) if line.startswith(("WARNING:", "ERROR:")))
 
 

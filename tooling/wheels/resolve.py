@@ -53,7 +53,7 @@ def _resolve(pin: Pin, requirements: Sequence[str], options: list[str]) -> list[
         arguments += ["--target", str(Path(scratch) / "target"), *requirements]
         result = pip.run(arguments, pin=pin, scratch=Path(scratch))
         missing = [name for name in pin.sources if f" {name}==" in pip.complaints(result.stdout)]
-        if result.returncode != 0 and missing:
+        if result.returncode != 0 and missing and not pip.conflict(result.stdout):
             sources = dict.fromkeys(pin.sources[name] for name in [*missing, *pin.sources])
             say(f"the host's indexes do not have {missing[0]} {pin.packages[missing[0]]}: trying the pin's index")
             extra = [option for source in sources for option in source.extra_option]

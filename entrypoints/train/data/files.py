@@ -1,4 +1,4 @@
-"""Read data files row by row: csv, tsv, json, jsonl, txt, each also compressed by gzip, and parquet.
+"""Read data files row by row: csv, tsv, json, jsonl, txt, all of them also compressed with gzip, and parquet.
 
 Rows are read from the file each time they are needed, so that they are never all in memory; only the rows of a
 JSON document are kept. This module uses neither torch nor datasets, so that each error names the file, the line
@@ -19,7 +19,7 @@ from typing import Any, Callable
 from entrypoints.cli.errors import UsageError
 from entrypoints.train.data import json_files
 from entrypoints.train.data.json_files import Row
-from entrypoints.train.data.opening import GZIP, open_text, readable, suffix_of
+from entrypoints.train.data.opening import GZIP, format_of, open_text, readable, suffix_of
 from entrypoints.train.data.remote import shown
 
 _PARQUET = ".parquet"
@@ -58,7 +58,7 @@ def check(path: Path) -> File:
             )
         if suffix == _PARQUET:
             return _check_parquet(path)
-        document = json_files.document(path) if _format(path) == ".json" else None
+        document = json_files.document(path) if format_of(path) == ".json" else None
     names: dict[str, None] = {}
     rows = 0
     for row in _read(path) if document is None else document:
@@ -71,11 +71,7 @@ def check(path: Path) -> File:
 def _read(path: Path, names: Sequence[str] | None = None) -> Iterator[Row]:
     """The rows of a file, with the columns `names` if reading fewer columns is faster. Raises UsageError."""
     with readable(path):
-        yield from _READERS[_format(path)](path, names)
-
-
-def _format(path: Path) -> str:
-    return suffix_of(path).removesuffix(GZIP)
+        yield from _READERS[format_of(path)](path, names)
 
 
 def _read_csv(path: Path, _names: Sequence[str] | None, delimiter: str = ",") -> Iterator[Row]:
@@ -148,7 +144,7 @@ _READERS: dict[str, Callable[[Path, Sequence[str] | None], Iterator[Row]]] = {
     _PARQUET: _read_parquet,
     ".txt": _read_text,
 }
-# parquet is compressed inside.
+# Parquet compresses its own columns.
 SUFFIXES = (*_READERS, *(suffix + GZIP for suffix in _READERS if suffix != _PARQUET))
 # Formats whose files name their columns, so that all files of a table have the same.
-WITH_HEADER = (".csv", ".tsv", ".csv.gz", ".tsv.gz", _PARQUET)
+WITH_HEADER = (".csv", ".tsv", _PARQUET)

@@ -27,10 +27,10 @@ def document(path: Path) -> list[Row] | None:
             return None
     except (ValueError, RecursionError):
         pass
-    return list(_rows(path))
+    return _rows(path)
 
 
-def _rows(path: Path) -> Iterable[Row]:
+def _rows(path: Path) -> list[Row]:
     with open_text(path) as file:
         text = file.read()
     if not text.strip():

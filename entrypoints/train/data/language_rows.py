@@ -205,32 +205,31 @@ def _messages(table: Table, row: int, value: Any, name: str = "messages") -> lis
             f"{table.where(row)}: column '{name}' holds {short(value)}, "
             'expected [{"role": "user", "content": ".."}, ..]'
         )
+    messages = []
     for number, item in enumerate(value, 1):
-        if not isinstance(item, dict) or not isinstance(item.get("role"), str) or not _has_content(item):
+        message = _message(item)
+        if message is None:
             raise UsageError(
                 f"{table.where(row)}: message {number} of column '{name}' is {short(item)}, "
                 'expected {"role": "user", "content": ".."}'
             )
-    return [
-        {
-            key: _text(one) if key == "content" else _without_nulls(one)
-            for key, one in item.items()
-            if one is not None or key == "content"
-        }
-        for item in value
-    ]
+        messages.append(message)
+    return messages
 
 
-def _has_content(message: dict[str, Any]) -> bool:
-    """Whether a message has a text, in one piece or in parts, or calls tools instead."""
-    content = message.get("content")
-    if content is None:
-        return bool(message.get("tool_calls"))
-    return isinstance(_text(content), str)
+def _message(item: Any) -> dict[str, Any] | None:
+    """A message without null fields, its content as one text. None if it has neither a text nor calls of tools."""
+    if not isinstance(item, dict) or not isinstance(item.get("role"), str):
+        return None
+    content = _text(item.get("content"))
+    if not isinstance(content, str) and not (content is None and item.get("tool_calls")):
+        return None
+    kept = {key: value for key, value in item.items() if value is not None or key == "content"}
+    return {key: content if key == "content" else _without_nulls(value) for key, value in kept.items()}
 
 
 def _text(content: Any) -> Any:
-    """A message's content, as one text if it is a list of OpenAI's parts {"type": "text", "text": ".."}."""
+    """The content of a message, as one text if it is a list of texts: [{"type": "text", "text": ".."}, ..]."""
     if not isinstance(content, list):
         return content
     found = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]

@@ -1,4 +1,4 @@
-"""Open data files as text, also those that gzip compressed."""
+"""Open data files as text, including files that are compressed with gzip."""
 
 from __future__ import annotations
 
@@ -18,9 +18,14 @@ GZIP = ".gz"
 
 
 def suffix_of(path: PurePath) -> str:
-    """The suffix in lower case. Of a compressed file, both suffixes: .csv.gz."""
+    """The suffix in lower case; of a compressed file, both suffixes: .csv.gz."""
     suffixes = PurePath(path.name.lower()).suffixes
     return "".join(suffixes[-2:] if suffixes[-1:] == [GZIP] else suffixes[-1:])
+
+
+def format_of(path: PurePath) -> str:
+    """The suffix without .gz: the format of the file's content."""
+    return suffix_of(path).removesuffix(GZIP)
 
 
 def open_text(path: Path, newline: str | None = None) -> TextIO:

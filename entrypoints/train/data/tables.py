@@ -14,7 +14,7 @@ from typing import Any, Callable, TypeVar
 from entrypoints.cli.errors import UsageError
 from entrypoints.records.origin import without_credentials
 from entrypoints.train.data import files, remote
-from entrypoints.train.data.opening import readable, suffix_of
+from entrypoints.train.data.opening import format_of, readable, suffix_of
 
 # Items of a batch.
 _BATCH = 100
@@ -162,7 +162,7 @@ def read(path: str) -> Table:
     with_rows = [file for file in found if file.rows]
     for file in with_rows:
         missing = set(with_rows[0].names) ^ set(file.names)
-        if missing and suffix_of(file.path) in files.WITH_HEADER:
+        if missing and format_of(file.path) in files.WITH_HEADER:
             raise UsageError(
                 f"data file '{remote.shown(file.path)}' has the columns {list(file.names)}, expected "
                 f"{list(with_rows[0].names)} as in '{remote.shown(with_rows[0].path)}'"

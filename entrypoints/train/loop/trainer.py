@@ -175,7 +175,8 @@ class CpuTrainer(Trainer):
         self._load_from_checkpoint(str(checkpoint))
 
     def _planned_steps(self) -> int:
-        counts_rest = hasattr(Trainer, "set_initial_training_values")  # transformers 4.46 does not have it
+        # Releases that lack this method, such as 4.46, do not count the rest.
+        counts_rest = hasattr(Trainer, "set_initial_training_values")
         return resume.planned_steps(self.args, len(self.get_train_dataloader()), counts_rest)
 
     def _per_epoch(self) -> int:

@@ -117,7 +117,8 @@ def _examples(
     if counts["changed"]:
         notes.append(
             f"{data.source}: {counts['changed']} of {counts['answers']} answers are not learned: the chat "
-            "template renders them differently within a conversation: pass another one as --chat_template_path"
+            "template renders them differently once the conversation continues: pass another template with "
+            "--chat_template_path"
         )
     if counts["unanswered"]:
         notes.append(

@@ -81,8 +81,8 @@ def test_other_numbers_of_threads_are_the_users_choice(
 def test_the_plan_warns_if_torch_would_compute_with_the_threads_of_mkl(environ: dict[str, str]) -> None:
     made = make(place(), cores(4), {**environ, "MKL_NUM_THREADS": "1"})
     assert made.warnings == (
-        f"MKL_NUM_THREADS=1, expected {made.omp_num_threads} as in OMP_NUM_THREADS: torch computes with MKL's "
-        "number of threads, also outside of MKL: unset MKL_NUM_THREADS",
+        f"MKL_NUM_THREADS=1, expected {made.omp_num_threads} as in OMP_NUM_THREADS: torch uses MKL's "
+        "number for all of its threads: unset MKL_NUM_THREADS",
     )
 
 

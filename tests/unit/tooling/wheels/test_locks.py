@@ -2,10 +2,6 @@
 
 import errno
 import hashlib
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +10,11 @@ import pytest
 from entrypoints import contract
 from tests.unit.tooling.tiny import make_pin, make_simple_index, make_wheel, write_lock
 from tooling.basis.errors import UsageError
-from tooling.basis.paths import ROOT
 from tooling.cli import tasks_dev
 from tooling.pins import parse, status
 from tooling.pins.pin import DEBIAN_RELEASES, DebianRelease, Pin, TorchSource
 from tooling.pins.status import Status
-from tooling.wheels import added, locks, pip, resolve
+from tooling.wheels import added, locks, resolve
 from tooling.wheels.resolve import LockedWheel
 
 SHA256 = "a" * 64
@@ -225,66 +220,6 @@ def test_the_lock_of_a_users_own_combination_is_outside_of_the_repository(
     own = make_pin({"tiny-a": "1.0"}).with_versions({"tiny-a": "1.1"})
     assert locks.path_of(own).parent == locks.OWN_LOCKS
     assert lock_folder not in locks.path_of(own).parents
-
-
-def test_the_report_of_pip_is_read_as_utf8_in_every_locale(tmp_path: Path) -> None:
-    """pip writes authors' names as UTF-8, which is not the encoding of every locale."""
-    report = tmp_path / "report.json"
-    wheel = {
-        "metadata": {"name": "tiny-a", "version": "1.0", "author": "José"},
-        "download_info": {"archive_info": {"hashes": {"sha256": SHA256}}},
-    }
-    report.write_text(json.dumps({"install": [wheel]}, ensure_ascii=False), encoding="utf-8")
-    code = f"import pathlib; from tooling.wheels.resolve import *; print(from_report(pathlib.Path('{report}')))"
-    ascii_locale = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        env={**os.environ, **ascii_locale},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.stdout == f"{[LockedWheel('tiny-a', '1.0', SHA256)]}\n", done.stderr
-
-
-@pytest.mark.parametrize("constraint", ["", "tiny-a<1"], ids=["", "PIP_CONSTRAINT"])
-def test_a_conflict_names_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, constraint: str) -> None:
-    links, constraints = tmp_path / "links", tmp_path / "constraints.txt"
-    make_wheel(links, "tiny_a", "1.0")
-    make_wheel(links, "new", "1.0", requires=[] if constraint else ["tiny-a>=2"])
-    constraints.write_text(constraint)
-    monkeypatch.setattr(resolve, "CACHE", tmp_path)
-    for name, value in (("NO_INDEX", "1"), ("FIND_LINKS", links), ("CONSTRAINT", constraints)):
-        monkeypatch.setenv(f"PIP_{name}", str(value))
-    with pytest.raises(UsageError) as caught:
-        resolve.resolve(make_pin({"tiny-a": "1.0", "new": "1.0"}))
-    other = "The user requested (constraint) tiny-a<1" if constraint else "new 1.0 depends on tiny-a>=2"
-    assert str(caught.value).startswith("pin tiny cannot be resolved: ")
-    assert {other, "The user requested tiny-a==1.0"} == set(str(caught.value).partition(": ")[2].split("; "))
-
-
-def test_all_sides_of_a_conflict_are_named() -> None:
-    """The last of pip's lines may be the only one with an upper bound."""
-    lines = ["a 1 depends on hub>=1", "b 1 depends on hub>=2", "c 1 depends on hub>=3", "d 1 depends on hub<3"]
-    output = "The conflict is caused by:\n" + "".join(f"    {line}\n" for line in lines)
-    failed = pip.failure("x", subprocess.CompletedProcess([], 1, output))
-    assert str(failed) == f"x: {'; '.join(lines)}"
-
-
-@pytest.mark.parametrize("source", ["dir_info", "vcs_info"])
-def test_a_package_that_pip_would_build_is_one_line(tmp_path: Path, source: str) -> None:
-    """As poetry writes a path dependency: Requires-Dist: inner @ file:///home/me/inner."""
-    report = tmp_path / "report.json"
-    download = {"url": "file:///home/me/inner", source: {}}
-    report.write_text(
-        json.dumps({"install": [{"metadata": {"name": "inner", "version": "1"}, "download_info": download}]})
-    )
-    with pytest.raises(
-        UsageError, match=r"inner 1 comes from a folder or a repository, because a package requires"
-    ):
-        resolve.from_report(report)
 
 
 @pytest.mark.parametrize(
