@@ -22,9 +22,9 @@ from typing import Any
 import torch
 
 from benchmarks.ceiling import processor
-from entrypoints.machine import cpus
-from entrypoints.operators import attention
-from entrypoints.operators.dropout import draw_rule
+from cpu_train_stack.machine import cpus
+from cpu_train_stack.operators import attention
+from cpu_train_stack.operators.dropout import draw_rule
 
 DROPOUT = 0.1
 # One round is not measured.

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
-from entrypoints.adapt.step_clock import StepClock, StepRecorder
+from cpu_train_stack.adapt.step_clock import StepClock, StepRecorder
 
 METHODS = ("get_batch_samples", "training_step", "compute_loss", "log")
 

@@ -15,7 +15,7 @@ AVX512 inline __m512 rounded(const Numbers& as, __m512 value) {
   return as.is_narrow ? _mm512_castsi512_ps(_mm512_slli_epi32(narrow(value), 16)) : value;
 }
 
-// See entrypoints/operators/decoder.py. `stream`, `added`, `sum` and `out` are [rows, features].
+// See entrypoints/cpu_train_stack/operators/decoder.py. `stream`, `added`, `sum` and `out` are [rows, features].
 struct Norm {
   Numbers stream, added, sum, weight, out;
   float* inverses; // of the root mean square of each row

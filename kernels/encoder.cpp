@@ -47,7 +47,7 @@ private:
   uint64_t bits = 0;
 };
 
-// See entrypoints/operators/encoder.py. `added`, `stream`, `centred` and the results are [rows, features].
+// See entrypoints/cpu_train_stack/operators/encoder.py. `added`, `stream`, `centred` and the results are [rows, features].
 struct Sum {
   Numbers added;
   const float* stream;

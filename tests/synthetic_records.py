@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from entrypoints.records import record
-from entrypoints.records.record import Event, Line, Log, Sample, Start, Steps
+from cpu_train_stack.records import record
+from cpu_train_stack.records.record import Event, Line, Log, Sample, Start, Steps
 
 BEGIN = 1_790_000_000.0  # seconds since the epoch
 GIBIBYTE = 1 << 30

@@ -6,7 +6,7 @@ import signal
 import sys
 
 import tasks
-from entrypoints import contract
+from cpu_train_stack import contract
 from tooling.basis.paths import explain_error
 from tooling.cli.parser import TaskProgram
 

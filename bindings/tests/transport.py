@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from entrypoints.placement.detect import DistributedEnvironment
-from entrypoints.plan import ccl
+from cpu_train_stack.placement.detect import DistributedEnvironment
+from cpu_train_stack.plan import ccl
 
 
 def variables(rank: int, ranks: int) -> dict[str, str]:

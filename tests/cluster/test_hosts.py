@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints import contract
+from cpu_train_stack import contract
 from tests import containers, registry, second_engine
 from tests.cluster import bare_hosts
 from tests.cluster.bare_hosts import Machines

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.launch.mpi import hydra
+from cpu_train_stack.launch.mpi import hydra
 from tests.cluster.conftest import containers, inv, networks
 from tooling.cluster import compose, leftovers, run
 
@@ -175,7 +175,7 @@ def test_no_process_and_no_file_of_a_job_stays_on_a_node(launcher: str) -> None:
     # What is there is the job that sleeps.
     assert len(run_in(node, "sh", "-c", "ls -d /tmp/ranks-*").stdout.split()) == 1
     processes = run_in(node, "ps", "-eo", "args").stdout
-    assert processes.count("entrypoints.launch.mpi.rank_parent") == 1, processes
+    assert processes.count("cpu_train_stack.launch.mpi.rank_parent") == 1, processes
 
 
 def test_eight_ranks_on_four_nodes_add_their_numbers_up(image: str, scripts: Path) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.records import job, stragglers
-from entrypoints.records.job import Job
-from entrypoints.records.stragglers import Straggler
+from cpu_train_stack.records import job, stragglers
+from cpu_train_stack.records.job import Job
+from cpu_train_stack.records.stragglers import Straggler
 from tests.cluster.conftest import Running, no_cluster_left
 
 PHASES = ("healthy", "longer rows", "reading", "quota", "shared cores")

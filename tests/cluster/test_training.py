@@ -25,7 +25,7 @@ FEW = 301
 KILL_A_RANK = """
 import os, pathlib, signal
 for folder in pathlib.Path("/proc").iterdir():
-    if folder.name.isdigit() and b"entrypoints.rank.worker" in (folder / "cmdline").read_bytes():
+    if folder.name.isdigit() and b"cpu_train_stack.rank.worker" in (folder / "cmdline").read_bytes():
         os.kill(int(folder.name), signal.SIGKILL)
         break
 else:

@@ -80,7 +80,7 @@ def other(tmp_path: Path) -> Iterator[Checkout]:
     (folder / ".cache").mkdir()
     (CACHE / "wheels").mkdir(parents=True, exist_ok=True)
     (folder / ".cache" / "wheels").symlink_to(CACHE / "wheels")
-    with (folder / "entrypoints" / "cli" / "errors.py").open("a") as stream:
+    with (folder / "entrypoints" / "cpu_train_stack" / "cli" / "errors.py").open("a") as stream:
         stream.write("# another checkout's\n")
     (folder / "inv").write_text(STUB.format(python=sys.executable))
     own = identity.of(folder, identity.machine_id())

@@ -16,11 +16,11 @@ import sys
 import traceback
 from pathlib import Path
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.machine import cpus
-from entrypoints.placement.detect import DistributedEnvironment
-from entrypoints.rank import work
-from entrypoints.train.main import prepare
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.machine import cpus
+from cpu_train_stack.placement.detect import DistributedEnvironment
+from cpu_train_stack.rank import work
+from cpu_train_stack.train.main import prepare
 
 # The operators of `train`, so that a run here and a run of that command have the same bits.
 work.install_operators(cpus.bf16_of(os.environ))

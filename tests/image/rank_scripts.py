@@ -49,7 +49,7 @@ for step in range(100000):
 AGREE = """
 import sys
 import torch.distributed as dist
-from entrypoints.group.create import agree
+from cpu_train_stack.group.create import agree
 agree(None)
 print("agreed", flush=True)
 messages = {"same": ["no data"] * 2, "one": [None, "no data"], "two": ["no data", "no model"]}[sys.argv[1]]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from entrypoints.machine import cpus
+from cpu_train_stack.machine import cpus
 from tooling.bench import attention, measure
 from tooling.engine import api
 

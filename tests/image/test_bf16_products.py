@@ -10,7 +10,7 @@ from tests.containers import RunInImage
 # attention against float32 on the same operands, rounded once.
 PRODUCTS = """
 import torch, torch.nn.functional as F
-from entrypoints.operators import bf16_products
+from cpu_train_stack.operators import bf16_products
 BF = torch.bfloat16
 print("widened" if bf16_products._libraries else "torch's own")
 torch.manual_seed(0)

@@ -149,8 +149,8 @@ def test_an_error_of_the_backend_is_not_reported_as_an_unreachable_master(
         "ccl: the ranks could not connect, group 0, rank 0 of 2: rank 1 has ended, or its host cannot be reached"
     )
     code = f"""
-from entrypoints.group import create
-from entrypoints.placement import detect
+from cpu_train_stack.group import create
+from cpu_train_stack.placement import detect
 place = detect.detect({{}})
 print(create.explain(RuntimeError({error!r}), place, 30.0))
 """

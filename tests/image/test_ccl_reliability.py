@@ -8,7 +8,6 @@ import pytest
 from tests.containers import RunInImage
 from tooling.checks.conformance import CHECKS
 
-APPLICATION = "/opt/cpu-train-stack"
 RUN = ("launch", "--nproc-per-node=2", "--", "run", "--backend", "ccl")
 
 FORK = """
@@ -144,14 +143,14 @@ def test_creating_and_leaving_groups_leaks_nothing(run_in_image: RunInImage) -> 
 
 def test_aborting_groups_and_recreating_them_without_a_rank_leaks_nothing(run_in_image: RunInImage) -> None:
     command = ("python", "/scripts/recovery.py", "/tmp", "--rounds=50")
-    done = run_in_image(*command, env={"PYTHONPATH": APPLICATION}, docker_args=mounted(CHECKS))
+    done = run_in_image(*command, docker_args=mounted(CHECKS))
     assert done.returncode == 0, done.stdout + done.stderr
     growth_without_leaks(done.stdout)
 
 
 def test_processes_that_exit_with_a_call_in_flight_do_not_crash(run_in_image: RunInImage) -> None:
     command = ("python", "/scripts/exits.py", "/tmp", "--rounds=20")
-    done = run_in_image(*command, env={"PYTHONPATH": APPLICATION}, docker_args=mounted(CHECKS))
+    done = run_in_image(*command, docker_args=mounted(CHECKS))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "40 processes exited with 0" in done.stdout
     # A thread that waits does not return to Python, which could be shutting down.

@@ -59,7 +59,7 @@ def test_the_rows_of_a_word_embedding_are_exchanged_alone_where_only_words_use_i
 UNUSED = """
 import torch
 from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
-from entrypoints.train.loop import ddp
+from cpu_train_stack.train.loop import ddp
 
 model = BertForSequenceClassification(BertConfig(num_hidden_layers=1, hidden_size=24, intermediate_size=32))
 batch = {"input_ids": torch.tensor([[2, 7, 3]]), "labels": torch.tensor([1])}

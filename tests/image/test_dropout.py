@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints import contract
-from entrypoints.machine import cpus
-from entrypoints.machine.cpus import EMULATED
+from cpu_train_stack import contract
+from cpu_train_stack.machine import cpus
+from cpu_train_stack.machine.cpus import EMULATED
 from tests.containers import RunInImage
 from tests.image.container_scripts import MOUNT, checks_of, printed
 
@@ -61,7 +61,7 @@ def as_with_amx(library: Path, folder: Path) -> tuple[str, ...]:
     cpuinfo = Path("/proc/cpuinfo").read_text()
     seen = folder / "cpuinfo"
     seen.write_text(re.sub(r"^flags\t.*$", r"\g<0> amx_tile amx_bf16", cpuinfo, flags=re.MULTILINE))
-    kernels = "/opt/cpu-train-stack/kernels/libkernels.so"
+    kernels = "/opt/venv/lib/python3.11/site-packages/cpu_train_stack.libs/libkernels.so"
     return "--volume", f"{library}:{kernels}:ro", "--volume", f"{seen}:/proc/cpuinfo:ro"
 
 

@@ -228,7 +228,7 @@ def test_two_gloo_ranks_reduce_a_number(run_in_image: RunInImage) -> None:
 
 def test_bytecode_exists_is_used_and_is_never_written(run_in_image: RunInImage) -> None:
     # As root, who could write bytecode: -v prints where the code of each module comes from, and what is written.
-    script = "import torch, transformers, entrypoints.cli.errors"
+    script = "import torch, transformers, cpu_train_stack.cli.errors"
     result = run_in_image("python", "-v", "-c", script, docker_args=["--user", "0"])
     works(result)
     loaded = [line for line in result.stderr.splitlines() if line.startswith("# code object from")]
@@ -236,7 +236,7 @@ def test_bytecode_exists_is_used_and_is_never_written(run_in_image: RunInImage) 
     assert [line for line in loaded if ".pyc" not in line] == []
     assert "# wrote" not in result.stderr
     assert any("/torch/__pycache__/__init__.cpython-311.pyc" in line for line in loaded)
-    assert any("/opt/cpu-train-stack/entrypoints/cli/__pycache__/errors." in line for line in loaded)
+    assert any("/cpu_train_stack/cli/__pycache__/errors." in line for line in loaded)
 
 
 def test_bytecode_does_not_depend_on_time_stamps(run_in_image: RunInImage) -> None:

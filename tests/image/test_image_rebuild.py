@@ -33,7 +33,8 @@ def changed_image(image: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """The image with a changed entrypoints/: one more line, a strict umask's modes, and the cache of a tool."""
     copy = tmp_path_factory.mktemp("changed") / "entrypoints"
     shutil.copytree(recipe.ENTRYPOINTS, copy)
-    (copy / "cli" / "errors.py").write_text((copy / "cli" / "errors.py").read_text() + "CHANGED = True\n")
+    errors = copy / "cpu_train_stack" / "cli" / "errors.py"
+    errors.write_text(errors.read_text() + "CHANGED = True\n")
     (copy / ".ruff_cache").mkdir(exist_ok=True)
     (copy / ".ruff_cache" / "leftover").write_text("")
     for path in [copy, *copy.rglob("*")]:
@@ -61,10 +62,12 @@ def test_a_change_in_entrypoints_rebuilds_only_the_last_layers(image: str, chang
 
 
 def test_the_image_has_the_package_alone_readable_by_every_user(changed_image: str) -> None:
-    script = "from entrypoints.cli import errors; print(errors.CHANGED)"
+    script = "from cpu_train_stack.cli import errors; print(errors.CHANGED)"
     any_user = ["--user", "12345"]
     assert works(containers.run(changed_image, "python", "-c", script, docker_args=any_user)) == "True\n"
-    listed = works(containers.run(changed_image, "ls", "-A", "/opt/cpu-train-stack/entrypoints/cli")).split()
+    listed = works(
+        containers.run(changed_image, "ls", "-A", f"{recipe.site_packages(PIN)}/cpu_train_stack/cli")
+    ).split()
     assert "errors.py" in listed
     assert [name for name in listed if name.startswith(".") or name == "ruff.toml"] == []
 

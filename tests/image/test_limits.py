@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from entrypoints.machine import topology
-from entrypoints.machine.cpus import parse_cpu_list
-from entrypoints.plan.planner import ranks_for
-from entrypoints.plan.threads import affinity
+from cpu_train_stack.machine import topology
+from cpu_train_stack.machine.cpus import parse_cpu_list
+from cpu_train_stack.plan.planner import ranks_for
+from cpu_train_stack.plan.threads import affinity
 from tests import documents
 from tests.containers import RunInImage
 
@@ -104,5 +104,5 @@ def test_data_is_loaded_on_the_cpus_that_compute_threads_keep_off(run_in_image: 
 def test_the_memory_policy_needs_a_capability(
     run_in_image: RunInImage, docker_args: list[str], policy: str
 ) -> None:
-    code = "from entrypoints.machine import numa; print(numa.current())"
+    code = "from cpu_train_stack.machine import numa; print(numa.current())"
     assert run_in_image("python", "-c", code, docker_args=docker_args).stdout.strip() == policy

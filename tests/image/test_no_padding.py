@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints import contract
+from cpu_train_stack import contract
 from tests import containers
 from tests.containers import RunInImage
 from tests.image.container_scripts import MOUNT, checks_of, printed

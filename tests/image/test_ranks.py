@@ -54,7 +54,7 @@ def test_a_failing_rank_ends_the_job_with_its_exit_code(run: RunInImage, how: st
 @pytest.mark.parametrize(("name", "code"), [("TERM", 143), ("INT", 130)])
 def test_a_signal_to_the_launcher_stops_every_rank(run: RunInImage, name: str, code: int) -> None:
     shell = f"""
-        python -m entrypoints launch --nproc-per-node 2 -- run /scripts/fail.py never 0 & launcher=$!
+        python -m cpu_train_stack launch --nproc-per-node 2 -- run /scripts/fail.py never 0 & launcher=$!
         for i in $(seq 600); do [ -e /tmp/running-0 ] && [ -e /tmp/running-1 ] && break; sleep 0.1; done
         kill -{name} $launcher; wait $launcher; echo "code $?"
         grep -lzx '/scripts/fail[.]py' /proc/[0-9]*/cmdline 2>/dev/null | wc -l
@@ -113,8 +113,8 @@ def test_a_rank_without_its_peer_gives_up_in_one_line(run: RunInImage) -> None:
 MEETING = """
 from concurrent.futures import ThreadPoolExecutor
 import torch.distributed as dist
-from entrypoints.group import create
-from entrypoints.placement import detect
+from cpu_train_stack.group import create
+from cpu_train_stack.placement import detect
 
 def join(store, rank, seconds):
     place = {"RANK": rank, "WORLD_SIZE": 4, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 4}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints import contract
-from entrypoints.records import job, record, stragglers
-from entrypoints.records.job import Job
+from cpu_train_stack import contract
+from cpu_train_stack.records import job, record, stragglers
+from cpu_train_stack.records.job import Job
 from tests.containers import RunInImage
 from tests.image.train_runs import ONE_THREAD
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints import contract
+from cpu_train_stack import contract
 from tests import containers, registry, second_engine
 from tests.answers import served
 from tooling.basis.errors import UsageError

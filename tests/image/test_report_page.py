@@ -13,9 +13,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
-from entrypoints.records.record import Event
-from entrypoints.report import compare, scaling
-from entrypoints.report import folder as job_folder
+from cpu_train_stack.records.record import Event
+from cpu_train_stack.report import compare, scaling
+from cpu_train_stack.report import folder as job_folder
 from tests import synthetic_records
 from tests.image import browser as chromium
 
@@ -108,8 +108,8 @@ def test_everything_is_drawn_without_an_error_and_without_network(
 @pytest.mark.parametrize(
     ("command", "charts", "pictures"),
     [
-        (["entrypoints", "plan", "--local-world-size", "2"], 0, 1),
-        (["entrypoints", "doctor", "--quick"], 0, 1),
+        (["cpu_train_stack", "plan", "--local-world-size", "2"], 0, 1),
+        (["cpu_train_stack", "doctor", "--quick"], 0, 1),
         (["tooling", "doctor"], 0, 1),
         (["tooling", "matrix"], 0, 0),
         (FORECAST[2:], 3, 0),

@@ -226,7 +226,7 @@ def test_a_group_that_contradicts_the_existing_one_is_one_line(image: str, folde
 
 PARSED = """
 import shlex, sys
-from entrypoints.train.main import prepare
+from cpu_train_stack.train.main import prepare
 for line in sys.stdin:
     prepare(shlex.split(line)[1:])
     print("understood")

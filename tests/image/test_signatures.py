@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import requests
 
-from entrypoints import contract
+from cpu_train_stack import contract
 from tests import containers, registry
 from tests.unit.tooling.image.examples import FOUND
 from tooling.basis.errors import UsageError

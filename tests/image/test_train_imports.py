@@ -5,7 +5,7 @@ from tests import containers
 # Prepares a job, then creates accelerate's data loader as two ranks would, and prints what was imported.
 PREPARE = """
 import sys
-from entrypoints.train.main import prepare
+from cpu_train_stack.train.main import prepare
 prepare(["--model_name_or_path", "x", "--train_file", "x.csv", "--output_dir", sys.argv[1]])
 from accelerate.data_loader import prepare_data_loader
 from torch.utils.data import DataLoader

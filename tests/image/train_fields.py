@@ -247,9 +247,9 @@ def name_of(case: Case) -> str:
 
 def run(case: Case, folder: str) -> dict[str, object]:
     """One rank's part of a run: the exit code, and what was printed."""
-    from entrypoints.cli.errors import UsageError
-    from entrypoints.placement.detect import DistributedEnvironment
-    from entrypoints.train.main import prepare
+    from cpu_train_stack.cli.errors import UsageError
+    from cpu_train_stack.placement.detect import DistributedEnvironment
+    from cpu_train_stack.train.main import prepare
 
     rank, code = int(os.environ["RANK"]), 1
     printed = io.StringIO()

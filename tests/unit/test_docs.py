@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints import contract
+from cpu_train_stack import contract
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

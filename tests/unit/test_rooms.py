@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 # A room imports only from rooms above it in its list. The last entry is the package's own __main__.py.
-ENTRYPOINTS = (
+RUN_SIDE = (
     "contract",
     "cli",
     "placement",
@@ -57,36 +57,48 @@ TOOLING = (
     "cli",
     "",
 )
-LISTS = {"entrypoints": ENTRYPOINTS, "tooling": TOOLING}
-# What tooling/ may import of entrypoints/ besides contract.
+LISTS = {"cpu_train_stack": RUN_SIDE, "tooling": TOOLING}
+FOLDERS = {"cpu_train_stack": ROOT / "entrypoints" / "cpu_train_stack", "tooling": ROOT / "tooling"}
+TESTS = {
+    "cpu_train_stack": ROOT / "tests" / "unit" / "entrypoints",
+    "tooling": ROOT / "tests" / "unit" / "tooling",
+}
+PACKAGES = list(LISTS)
+# What tooling/ may import of the run side besides contract.
 SHARED = {
-    "entrypoints.bench.cases",
-    "entrypoints.cli.errors",
-    "entrypoints.doctor.checks",
-    "entrypoints.doctor.page",
-    "entrypoints.launch.mpi.hostfile",
-    "entrypoints.launch.mpi.ssh",
-    "entrypoints.machine.cpus",
-    "entrypoints.machine.facts",
-    "entrypoints.machine.files",
-    "entrypoints.machine.shared_memory",
-    "entrypoints.machine.topology",
-    "entrypoints.page.blocks",
-    "entrypoints.page.render",
-    "entrypoints.plan.ccl",
-    "entrypoints.plan.command",
-    "entrypoints.plan.cores",
-    "entrypoints.plan.page",
-    "entrypoints.plan.planner",
-    "entrypoints.report.compare",
-    "entrypoints.watch.main",
+    "cpu_train_stack.bench.cases",
+    "cpu_train_stack.cli.errors",
+    "cpu_train_stack.doctor.checks",
+    "cpu_train_stack.doctor.page",
+    "cpu_train_stack.launch.mpi.hostfile",
+    "cpu_train_stack.launch.mpi.ssh",
+    "cpu_train_stack.machine.cpus",
+    "cpu_train_stack.machine.facts",
+    "cpu_train_stack.machine.files",
+    "cpu_train_stack.machine.shared_memory",
+    "cpu_train_stack.machine.topology",
+    "cpu_train_stack.page.blocks",
+    "cpu_train_stack.page.render",
+    "cpu_train_stack.plan.ccl",
+    "cpu_train_stack.plan.command",
+    "cpu_train_stack.plan.cores",
+    "cpu_train_stack.plan.page",
+    "cpu_train_stack.plan.planner",
+    "cpu_train_stack.report.compare",
+    "cpu_train_stack.watch.main",
 }
 TORCH_FREE = ("contract", "cli", "placement", "machine", "page", "plan", "records", "report", "watch")
 HEAVY = {"torch", "transformers", "accelerate", "numpy"}
 
 
-def files(package: str) -> list[Path]:
-    return sorted((ROOT / package).rglob("*.py"))
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.py"))
+
+
+def path_of(module: str) -> Path:
+    """The path of a module without .py, or of a package's folder."""
+    package, *parts = module.split(".")
+    return FOLDERS.get(package, ROOT / package).joinpath(*parts)
 
 
 @cache
@@ -103,7 +115,7 @@ def imports(path: Path) -> tuple[str, ...]:
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            folder = ROOT / node.module.replace(".", "/")
+            folder = path_of(node.module)
             for alias in node.names:
                 is_module = (folder / alias.name).is_dir() or (folder / f"{alias.name}.py").is_file()
                 found.append(f"{node.module}.{alias.name}" if is_module else node.module)
@@ -113,30 +125,31 @@ def imports(path: Path) -> tuple[str, ...]:
 def room_of(module: str) -> str:
     """tooling.bench.train.run -> bench.train. A module directly in a package has room ""."""
     parts = module.split(".")
-    while parts and not (ROOT / "/".join(parts)).is_dir():
+    while parts and not path_of(".".join(parts)).is_dir():
         parts.pop()
-    return "contract" if module == "entrypoints.contract" else ".".join(parts[1:])
+    return "contract" if module == "cpu_train_stack.contract" else ".".join(parts[1:])
 
 
 def module_of(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    package = next(name for name, folder in FOLDERS.items() if path.is_relative_to(folder))
+    return ".".join((package, *path.relative_to(FOLDERS[package]).with_suffix("").parts))
 
 
-@pytest.mark.parametrize("package", LISTS)
+@pytest.mark.parametrize("package", PACKAGES)
 def test_every_folder_is_in_the_list_and_says_what_it_is_for(package: str) -> None:
-    folders = {path.parent.relative_to(ROOT / package) for path in files(package)}
+    folders = {path.parent.relative_to(FOLDERS[package]) for path in files(FOLDERS[package])}
     names = {".".join(folder.parts) for folder in folders}
     assert names == {*LISTS[package]} - {"contract"}
     for folder in folders:
-        text = (ROOT / package / folder / "__init__.py").read_text(encoding="utf-8")
+        text = (FOLDERS[package] / folder / "__init__.py").read_text(encoding="utf-8")
         assert ast.get_docstring(ast.parse(text)), f"{package}/{folder}/__init__.py has no docstring"
 
 
-@pytest.mark.parametrize("package", LISTS)
+@pytest.mark.parametrize("package", PACKAGES)
 def test_a_room_imports_only_from_rooms_above_it(package: str) -> None:
     order = LISTS[package]
     wrong = []
-    for path in files(package):
+    for path in files(FOLDERS[package]):
         own = order.index(room_of(module_of(path)))
         for module in imports(path):
             if module.split(".")[0] == package and order.index(room_of(module)) > own:
@@ -144,22 +157,25 @@ def test_a_room_imports_only_from_rooms_above_it(package: str) -> None:
     assert wrong == []
 
 
-def test_entrypoints_import_nothing_of_the_build_side() -> None:
+def test_the_run_side_imports_nothing_of_the_build_side() -> None:
     wrong = [f"{path.relative_to(ROOT)} imports {module}"
-             for path in [*files("entrypoints"), *files("tests/unit/entrypoints")]
+             for path in [*files(FOLDERS["cpu_train_stack"]), *files(TESTS["cpu_train_stack"])]
              for module in imports(path)
              if module.split(".")[0] in ("tooling", "tasks", "benchmarks")]  # fmt: skip
     assert wrong == []
 
 
-def test_tooling_imports_of_entrypoints_only_what_is_listed() -> None:
-    used = {module for path in files("tooling") for module in imports(path) if module.startswith("entrypoints")}
-    assert used - {"entrypoints", "entrypoints.contract"} == SHARED
+def test_tooling_imports_of_the_run_side_only_what_is_listed() -> None:
+    used = {
+        module for path in files(FOLDERS["tooling"]) for module in imports(path) if module.startswith("cpu_train")
+    }
+    used = {module for module in used if module.startswith("cpu_train_stack.")}
+    assert used - {"cpu_train_stack.contract"} == SHARED
 
 
 @pytest.mark.parametrize("room", TORCH_FREE)
 def test_these_rooms_never_import_torch(room: str) -> None:
-    base = ROOT / "entrypoints" / room
+    base = FOLDERS["cpu_train_stack"] / room
     for path in [base.with_suffix(".py")] if room == "contract" else base.rglob("*.py"):
         assert {module.split(".")[0] for module in imports(path)}.isdisjoint(HEAVY), path
 
@@ -167,8 +183,8 @@ def test_these_rooms_never_import_torch(room: str) -> None:
 def test_a_variable_of_the_stack_is_named_only_in_the_contract() -> None:
     named = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
-        for package in LISTS
-        for path in files(package)
+        for folder in FOLDERS.values()
+        for path in files(folder)
         if path.name not in ("contract.py", "probe.py")  # the probe runs alone inside an image
         for node in nodes(path)
         if isinstance(node, ast.Constant) and str(node.value).startswith("CPU_TRAIN_STACK_")
@@ -176,8 +192,8 @@ def test_a_variable_of_the_stack_is_named_only_in_the_contract() -> None:
     assert named == []
 
 
-@pytest.mark.parametrize("package", LISTS)
+@pytest.mark.parametrize("package", PACKAGES)
 def test_the_unit_tests_mirror_the_rooms(package: str) -> None:
-    for path in files(f"tests/unit/{package}"):
-        room = path.parent.relative_to(ROOT / "tests" / "unit" / package)
-        assert (ROOT / package / room).is_dir() or not path.name.startswith("test_"), path
+    for path in files(TESTS[package]):
+        room = path.parent.relative_to(TESTS[package])
+        assert (FOLDERS[package] / room).is_dir() or not path.name.startswith("test_"), path

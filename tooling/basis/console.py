@@ -6,7 +6,7 @@ from typing import Annotated
 from rich.console import Console
 from rich.table import Table
 
-from entrypoints.page import render
+from cpu_train_stack.page import render
 
 JsonOption = Annotated[bool, "print one JSON document on standard output instead of a table"]
 HtmlOption = Annotated[str | None, f"{render.HTML_HELP}: the file to write"]

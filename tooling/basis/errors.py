@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 from invoke.exceptions import Exit
 
-from entrypoints import contract
+from cpu_train_stack import contract
 
 
 class UsageError(Exit):

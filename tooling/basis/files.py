@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from hashlib import file_digest
 from pathlib import Path
 
-from entrypoints.machine import files
+from cpu_train_stack.machine import files
 from tooling.basis.errors import UsageError
 
 

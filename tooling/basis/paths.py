@@ -3,7 +3,7 @@
 import errno
 from pathlib import Path
 
-from entrypoints.cli.errors import FULL_DISK
+from cpu_train_stack.cli.errors import FULL_DISK
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ROOT / "images"

@@ -8,7 +8,7 @@ from typing import Any
 from invoke.exceptions import Exit
 from rich.table import Table
 
-from entrypoints.machine.cpus import format_cpu_list
+from cpu_train_stack.machine.cpus import format_cpu_list
 from tooling.basis.console import JsonOption
 from tooling.basis.say import say
 from tooling.bench import measure, output

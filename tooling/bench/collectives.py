@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from invoke.exceptions import Exit
 
-from entrypoints import contract
-from entrypoints.bench import cases
+from cpu_train_stack import contract
+from cpu_train_stack.bench import cases
 from tooling.basis.console import JsonOption
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say

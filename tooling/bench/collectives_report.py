@@ -7,14 +7,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from entrypoints.bench.cases import readable
+from cpu_train_stack.bench.cases import readable
 from tooling.basis.console import plain_table
 from tooling.bench.output import Document
 
 SHORT = {"float32": "fp32", "bfloat16": "bf16"}
 # torch's own process group on CPUs, with which other backends are compared.
 BASELINE = "gloo"
-# entrypoints/bench/report.py, inside the image, explains what bounds each collective's bandwidth.
+# entrypoints/cpu_train_stack/bench/report.py, inside the image, explains what bounds each collective's bandwidth.
 _KEY = ("where", "collective", "dtype", "bytes")
 
 Row = Mapping[str, Any]

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from invoke.exceptions import Exit
 from rich.table import Table
 
-from entrypoints import contract
+from cpu_train_stack import contract
 from tooling.basis.console import JsonOption
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from entrypoints.machine import cpus as machine_cpus
+from cpu_train_stack.machine import cpus as machine_cpus
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
 from tooling.cluster import compose, containers

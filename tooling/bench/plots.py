@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from entrypoints.bench.cases import readable
+from cpu_train_stack.bench.cases import readable
 from tooling.basis.paths import CACHE
 from tooling.bench import scaling_report
 from tooling.bench.collectives_report import SHORT, curves, places, title

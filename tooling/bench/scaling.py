@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from entrypoints.bench.cases import GUIDES_RATIO
-from entrypoints.machine import topology
+from cpu_train_stack.bench.cases import GUIDES_RATIO
+from cpu_train_stack.machine import topology
 from tooling.basis.console import JsonOption
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from entrypoints.bench.cases import digits
+from cpu_train_stack.bench.cases import digits
 from tooling.basis.console import plain_table
 from tooling.bench.output import Document
 from tooling.forecast.estimate import Estimate

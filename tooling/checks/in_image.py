@@ -1,4 +1,4 @@
-"""`./inv test --inside PIN`: the unit tests of entrypoints/, with an image's Python and entrypoints/.
+"""`./inv test --inside PIN`: the run side's unit tests, with an image's Python and its copy of the run side.
 
 Images do not contain pytest. It is downloaded on the host, once for each version of its lock, and mounted beside
 the tests. Its wheels have no compiled code and work with every Python from 3.9 on.
@@ -22,12 +22,12 @@ from tooling.wheels import pip
 REQUIREMENTS = ROOT / "tooling" / "requirements-inside.txt"
 PYTEST = CACHE / "inside"
 TESTS = "tests/unit/entrypoints"
-# The folder that contains entrypoints/ in the image, and the mount point of pytest.
+# The mount points of the tests (below a folder of the image) and of pytest.
 IMAGE_ROOT, IMAGE_PYTEST = "/opt/cpu-train-stack", "/run/pytest"
-# pytest comes last on the path, so that packages of the image take precedence over its dependencies.
+# The mounts come last on the path, so that packages of the image take precedence over pytest's dependencies.
 PROGRAM = f"""\
 import sys
-sys.path[:] = [path for path in sys.path if path] + [{IMAGE_PYTEST!r}]
+sys.path[:] = [path for path in sys.path if path] + [{IMAGE_ROOT!r}, {IMAGE_PYTEST!r}]
 import pytest
 
 class Patience:

@@ -33,7 +33,7 @@ def run(pin_name: str | None, thread: bool) -> None:
                 # ThreadSanitizer needs fixed addresses, which Docker's default profile refuses.
                 *(["--security-opt=seccomp=unconfined"] if thread else []),
                 f"--volume={recipe.BINDINGS}:/bindings:ro",
-                f"--volume={recipe.ENTRYPOINTS}:/opt/cpu-train-stack/entrypoints:ro",
+                f"--volume={recipe.PACKAGE}:{recipe.site_packages(pin)}/cpu_train_stack:ro",
             ],
             limit_seconds=LIMIT_SECONDS,
         )

@@ -19,8 +19,8 @@ from invoke.parser.argument import Argument
 from invoke.parser.context import ParserContext
 from invoke.program import Program
 
-from entrypoints import contract
-from entrypoints.cli import errors
+from cpu_train_stack import contract
+from cpu_train_stack.cli import errors
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT, explain_error
 from tooling.cli import completion

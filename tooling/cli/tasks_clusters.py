@@ -4,7 +4,7 @@ from typing import Annotated
 
 from rich.table import Table
 
-from entrypoints.machine import files
+from cpu_train_stack.machine import files
 from tooling.basis.console import HtmlOption, JsonOption, console
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say

@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from entrypoints.report import compare as report
+from cpu_train_stack.report import compare as report
 from tooling.basis.console import HtmlOption, JsonOption
 from tooling.basis.errors import UsageError
 from tooling.checks import in_image, suite

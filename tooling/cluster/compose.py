@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from entrypoints import contract
-from entrypoints.machine import shared_memory
-from entrypoints.machine.cpus import format_cpu_list
-from entrypoints.machine.facts import Core
-from entrypoints.plan.cores import divide
+from cpu_train_stack import contract
+from cpu_train_stack.machine import shared_memory
+from cpu_train_stack.machine.cpus import format_cpu_list
+from cpu_train_stack.machine.facts import Core
+from cpu_train_stack.plan.cores import divide
 from tooling.basis import identity, yaml
 from tooling.basis.errors import UsageError, check_all, check_at_least
 from tooling.basis.paths import COMPOSE

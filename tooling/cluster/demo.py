@@ -18,7 +18,7 @@ from packaging.version import Version
 from rich.console import Console
 from rich.table import Table
 
-from entrypoints import contract
+from cpu_train_stack import contract
 from tooling.basis.errors import UsageError, check_all
 from tooling.basis.paths import CACHE, ROOT, shown
 from tooling.basis.say import say

@@ -1,6 +1,6 @@
 """The ssh keys of one mpirun cluster: a user key, and a host key for every node. Deleted with the cluster.
 
-entrypoints/launch/mpi/ssh.py reads the folder: node-N/ is mounted in node N, launcher/ in the launcher.
+cpu_train_stack/launch/mpi/ssh.py reads the folder: node-N/ is mounted in node N, launcher/ in the launcher.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from entrypoints import contract
+from cpu_train_stack import contract
 from tooling.cluster.compose import LAUNCHER, ClusterSpec, container_user
 
 USERS = """\

@@ -8,7 +8,7 @@ from typing import Any
 import requests
 from docker.errors import APIError, DockerException, NotFound
 
-from entrypoints import contract
+from cpu_train_stack import contract
 from tooling.basis.errors import EngineLostError
 from tooling.cluster.compose import PROJECT_PREFIX
 from tooling.engine import api

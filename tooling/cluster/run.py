@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from entrypoints import contract
-from entrypoints.machine import files, topology
+from cpu_train_stack import contract
+from cpu_train_stack.machine import files, topology
 from tooling.basis import signals, yaml
 from tooling.basis.errors import EngineLostError, UsageError
 from tooling.basis.files import LockedError, create_writable, locked

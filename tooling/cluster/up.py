@@ -16,9 +16,9 @@ from typing import Annotated
 
 from invoke.exceptions import Exit
 
-from entrypoints import contract
-from entrypoints.machine import files, topology
-from entrypoints.watch import main as watch_main
+from cpu_train_stack import contract
+from cpu_train_stack.machine import files, topology
+from cpu_train_stack.watch import main as watch_main
 from tooling.basis import yaml
 from tooling.basis.errors import UsageError, check_all, check_at_least
 from tooling.basis.say import say

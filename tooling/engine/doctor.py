@@ -18,15 +18,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from entrypoints.cli import errors
-from entrypoints.doctor import page
-from entrypoints.doctor.checks import Check, Status, document
-from entrypoints.machine import cpus, files, topology
-from entrypoints.page import render
-from entrypoints.page.blocks import Drawing
-from entrypoints.plan import command as plan_command
-from entrypoints.plan import page as plan_page
-from entrypoints.plan import planner
+from cpu_train_stack.cli import errors
+from cpu_train_stack.doctor import page
+from cpu_train_stack.doctor.checks import Check, Status, document
+from cpu_train_stack.machine import cpus, files, topology
+from cpu_train_stack.page import render
+from cpu_train_stack.page.blocks import Drawing
+from cpu_train_stack.plan import command as plan_command
+from cpu_train_stack.plan import page as plan_page
+from cpu_train_stack.plan import planner
 from tooling.basis.errors import UsageError
 from tooling.basis.files import write_output
 from tooling.basis.paths import CACHE

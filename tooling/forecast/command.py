@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from entrypoints.page import render
+from cpu_train_stack.page import render
 from tooling.basis.console import console, plain_table
 from tooling.basis.files import write_output
 from tooling.basis.say import say

@@ -4,7 +4,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from entrypoints.plan.ccl import CORES_WORTH_A_WORKER
+from cpu_train_stack.plan.ccl import CORES_WORTH_A_WORKER
 from tooling.basis.errors import UsageError
 from tooling.forecast.estimate import Estimate
 from tooling.forecast.models import Model

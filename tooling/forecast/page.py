@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from entrypoints.page.blocks import Bar, Bars, Chart, Curve, Facts, Page, Section, Table, Texts, Tile
+from cpu_train_stack.page.blocks import Bar, Bars, Chart, Curve, Facts, Page, Section, Table, Texts, Tile
 from tooling.forecast import texts
 from tooling.forecast.estimate import Estimate
 from tooling.forecast.request import Plan, Request

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from entrypoints.plan.ccl import CORES_WORTH_A_WORKER
+from cpu_train_stack.plan.ccl import CORES_WORTH_A_WORKER
 from tooling.basis.errors import UsageError
 from tooling.forecast import inputs, models
 from tooling.forecast.estimate import Estimate

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Mapping, Sequence
 
-from entrypoints import contract
+from cpu_train_stack import contract
 from tooling.basis import identity
 from tooling.cluster import launchers
 from tooling.engine import docker

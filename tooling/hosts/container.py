@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from entrypoints import contract
+from cpu_train_stack import contract
 from tooling.hosts import commands
 from tooling.hosts.remote import Remote, RemoteError
 

@@ -12,7 +12,7 @@ from threading import Event
 
 from invoke.exceptions import Exit
 
-from entrypoints import contract
+from cpu_train_stack import contract
 from tooling.basis.errors import UsageError, mistakes
 from tooling.basis.say import say
 from tooling.cluster.follow import copy_lines, lines

@@ -5,8 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from entrypoints import contract
-from entrypoints.machine.cpus import Cpu, parse_model
+from cpu_train_stack import contract
+from cpu_train_stack.machine.cpus import Cpu, parse_model
 from tooling.hosts.job import Job
 
 # User and group of the containers if the ssh user is root: ranks never run as root.

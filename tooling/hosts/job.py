@@ -7,9 +7,9 @@ from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
-from entrypoints import contract
-from entrypoints.launch.mpi import hostfile
-from entrypoints.launch.mpi.hostfile import Host
+from cpu_train_stack import contract
+from cpu_train_stack.launch.mpi import hostfile
+from cpu_train_stack.launch.mpi.hostfile import Host
 from tooling.basis.errors import UsageError, check_all
 from tooling.basis.identity import IDENTITY
 from tooling.cluster import compose, up

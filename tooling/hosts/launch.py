@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from invoke.exceptions import Exit
 
-from entrypoints import contract
+from cpu_train_stack import contract
 from tooling.basis.errors import UsageError
 from tooling.basis.files import LockedError, locked
 from tooling.basis.say import say

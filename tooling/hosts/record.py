@@ -4,8 +4,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from entrypoints.launch.mpi.hostfile import Host
-from entrypoints.machine import files
+from cpu_train_stack.launch.mpi.hostfile import Host
+from cpu_train_stack.machine import files
 from tooling.basis.errors import UsageError
 from tooling.basis.files import LockedError, locked, write_atomic
 from tooling.basis.paths import CACHE

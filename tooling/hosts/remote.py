@@ -17,8 +17,8 @@ from paramiko import Channel, RejectPolicy, SSHException
 from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 from paramiko.ssh_exception import AuthenticationException, BadHostKeyException, NoValidConnectionsError
 
-from entrypoints.cli.errors import one_line
-from entrypoints.launch.mpi.hostfile import Host
+from cpu_train_stack.cli.errors import one_line
+from cpu_train_stack.launch.mpi.hostfile import Host
 from tooling.basis.errors import UsageError
 
 CONNECT_SECONDS = 10

@@ -10,7 +10,7 @@ from typing import BinaryIO
 from invoke.exceptions import Exit
 from paramiko import Channel, SSHException
 
-from entrypoints import contract
+from cpu_train_stack import contract
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
 from tooling.hosts import commands

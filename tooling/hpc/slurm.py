@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Annotated
 
-from entrypoints import contract
+from cpu_train_stack import contract
 from tooling.basis.errors import UsageError, check_at_least, mistakes
 from tooling.cluster import launchers
 

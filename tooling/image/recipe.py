@@ -21,6 +21,7 @@ from tooling.pins.pin import Pin
 from tooling.wheels import locks
 
 ENTRYPOINTS = ROOT / "entrypoints"
+PACKAGE = ENTRYPOINTS / "cpu_train_stack"  # inside the image, in site_packages()
 BINDINGS = ROOT / "bindings"
 KERNELS = ROOT / "kernels"
 LABEL = "cpu-train-stack"
@@ -200,3 +201,8 @@ def has_another_owner() -> bool:
 def _git(*arguments: str) -> subprocess.CompletedProcess[str]:
     argv, environ = ["git", "-C", str(ROOT), *arguments], {**os.environ, "LC_ALL": "C"}
     return subprocess.run(argv, capture_output=True, text=True, check=False, env=environ)
+
+
+def site_packages(pin: Pin) -> str:
+    """The folder in the image that contains the libraries and the run-side package."""
+    return f"/opt/venv/lib/python{pin.python}/site-packages"

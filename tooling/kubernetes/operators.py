@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from entrypoints import contract
-from entrypoints.launch.mpi import ssh
+from cpu_train_stack import contract
+from cpu_train_stack.launch.mpi import ssh
 from tooling.basis.errors import UsageError
 from tooling.cluster import launchers
 from tooling.kubernetes import pods

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from entrypoints import contract
+from cpu_train_stack import contract
 from tooling.cluster import launchers
 from tooling.kubernetes.request import CLAIM, TMP, PodRequest, Request
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from entrypoints import contract
+from cpu_train_stack import contract
 from tooling.basis.errors import UsageError
 from tooling.image import lock
 from tooling.kubernetes import pods, syntax
@@ -88,7 +88,7 @@ class Runtime(PodRequest):
     """A runtime without a job, for Kubeflow's SDK: TrainerClient().train(runtime=NAME, ...).
 
     The SDK replaces the image's entrypoint by `torchrun FILE`, and writes the file to the working folder. The
-    image turns the ranks into its own (entrypoints/rank/torchrun.py). Trainer sets PET_NPROC_PER_NODE to the
+    image turns the ranks into its own (cpu_train_stack/rank/torchrun.py). Trainer sets PET_NPROC_PER_NODE to the
     number of CPUs, and a runtime has no field for another number: hence RANKS_PER_NODE.
     """
 

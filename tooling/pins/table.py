@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.table import Table
 
-from entrypoints.page import render
-from entrypoints.page.blocks import Page, Section, Texts, Tile
-from entrypoints.page.blocks import Table as PageTable
+from cpu_train_stack.page import render
+from cpu_train_stack.page.blocks import Page, Section, Texts, Tile
+from cpu_train_stack.page.blocks import Table as PageTable
 from tooling.basis.console import console
 from tooling.basis.files import write_output
 from tooling.pins import rules, status

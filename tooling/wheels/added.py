@@ -27,8 +27,6 @@ _ASKED = "The user requested "
 _REJECTIONS = re.compile(r"^\S+     (.+ depends on .+|The user requested .+)$", re.MULTILINE)
 _REQUIREMENT = re.compile(r"(?:depends on |The user requested )(.+)")
 _PATIENCE_SECONDS = 30.0
-# The run side's package, and one of the index that would hide it: old releases of mlflow and altair need it.
-_OURS = "entrypoints"
 _NOTHING = re.compile(r"No matching distribution found for ([^\s;(]+)")
 
 
@@ -46,12 +44,6 @@ def lock(pin: Pin) -> Path:
     say(f"resolving {', '.join(pin.added.typed)} for pin {pin.without_added.name}")
     resolved = _resolve(pin, pin.added, row, folder)
     wheels = [wheel for wheel in resolved if wheel.name not in row]
-    if any(wheel.name == _OURS for wheel in wheels):
-        found = ", ".join(f"{wheel.name} {wheel.version}" for wheel in wheels)
-        raise UsageError(
-            f"--with needs the package {_OURS!r}, whose module would hide this stack's own module of that name: "
-            f"choose versions or packages that do not need {_OURS!r} (pip chose {found})"
-        )
     for wheel in (row.get(wheel.name, wheel) for wheel in resolved):
         if wheel.sha256 not in pin.added.hashes.get(wheel.name, {wheel.sha256}):
             owner = f"pin {pin.without_added.name}" if wheel.name in row else "the index"

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from ticks import count
 
-from entrypoints.operators import attention, attention_bf16
-from entrypoints.operators.dropout import draw_rule
+from cpu_train_stack.operators import attention, attention_bf16
+from cpu_train_stack.operators.dropout import draw_rule
 
 TOKENS = (40, 74, 128, 191, 192, 384, 1024, 2048)
 LONG = 1024

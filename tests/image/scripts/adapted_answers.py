@@ -12,8 +12,8 @@ from transformers import (
     RobertaForQuestionAnswering,
 )
 
-from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.model import adapters
+from cpu_train_stack.train.flags.arguments import TaskArguments
+from cpu_train_stack.train.model import adapters
 
 SIZES = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "dropout": 0.0}
 IDS = torch.arange(1, 9)[None]

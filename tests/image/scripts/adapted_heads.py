@@ -20,9 +20,9 @@ from transformers import (
     LlamaForTokenClassification,
 )
 
-from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.model import adapters, pretrained
-from entrypoints.train.tasks import generation
+from cpu_train_stack.train.flags.arguments import TaskArguments
+from cpu_train_stack.train.model import adapters, pretrained
+from cpu_train_stack.train.tasks import generation
 
 MODELS = {
     "text-classification": LlamaForSequenceClassification,

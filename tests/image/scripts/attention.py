@@ -22,7 +22,7 @@ from formula import (
 from joined_rows import check_bits, check_rows
 from torch.autograd import forward_ad
 
-from entrypoints.operators import attention
+from cpu_train_stack.operators import attention
 
 BF = torch.bfloat16
 

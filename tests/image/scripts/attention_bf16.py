@@ -29,8 +29,8 @@ from formula import (
 )
 from torch.utils.checkpoint import checkpoint
 
-from entrypoints.machine import cpus
-from entrypoints.operators import attention, attention_bf16
+from cpu_train_stack.machine import cpus
+from cpu_train_stack.operators import attention, attention_bf16
 
 BF = torch.bfloat16
 # Whether products are computed with AMX, or with AVX512-BF16.

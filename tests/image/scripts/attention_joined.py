@@ -6,7 +6,7 @@ import torch
 from formula import P
 from joined_rows import check_bits, check_rows
 
-from entrypoints.operators import attention
+from cpu_train_stack.operators import attention
 
 # As in attention_bf16.py.
 ROUNDED = 2**-7

@@ -17,8 +17,8 @@ import torch
 from attention_shapes import CAUSAL, ONE_KEY, SIZES, biases, joined_lengths
 from formula import P, tensors
 
-from entrypoints.operators import attention, attention_bf16, attention_mask, library
-from entrypoints.operators.dropout import Rule, draw_rule
+from cpu_train_stack.operators import attention, attention_bf16, attention_mask, library
+from cpu_train_stack.operators.dropout import Rule, draw_rule
 
 BF = torch.bfloat16
 

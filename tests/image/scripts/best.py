@@ -26,11 +26,11 @@ from transformers import (
     set_seed,
 )
 
-from entrypoints.group.create import gather
-from entrypoints.train.loop import stopping
-from entrypoints.train.loop.trainer import CpuTrainer
-from entrypoints.train.model import sharding
-from entrypoints.train.output import replicas
+from cpu_train_stack.group.create import gather
+from cpu_train_stack.train.loop import stopping
+from cpu_train_stack.train.loop.trainer import CpuTrainer
+from cpu_train_stack.train.model import sharding
+from cpu_train_stack.train.output import replicas
 
 
 class Rows(list[dict[str, Any]]):

@@ -10,14 +10,14 @@ from typing import Any
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.train.data.splits import Splits
-from entrypoints.train.data.tables import Table
-from entrypoints.train.data.token_files import TokenFolder
-from entrypoints.train.data.types import TrainerInputs
-from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.model.pretrained import Loaded
-from entrypoints.train.tasks import registry
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.train.data.splits import Splits
+from cpu_train_stack.train.data.tables import Table
+from cpu_train_stack.train.data.token_files import TokenFolder
+from cpu_train_stack.train.data.types import TrainerInputs
+from cpu_train_stack.train.flags.arguments import TaskArguments
+from cpu_train_stack.train.model.pretrained import Loaded
+from cpu_train_stack.train.tasks import registry
 
 WORDS = {"<end>": 0, "<unk>": 1, "where": 2, "in": 3, "rome": 4}
 STRICT = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ messages }}"

@@ -21,9 +21,9 @@ import torch.distributed as dist
 import transformers
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, TrainingArguments
 
-from entrypoints.adapt import gradients, word_rows
-from entrypoints.group.create import gather
-from entrypoints.train.loop.trainer import CpuTrainer
+from cpu_train_stack.adapt import gradients, word_rows
+from cpu_train_stack.group.create import gather
+from cpu_train_stack.train.loop.trainer import CpuTrainer
 
 RANK = dist.get_rank()
 STEPS = 4

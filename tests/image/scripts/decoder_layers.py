@@ -16,8 +16,8 @@ from rounding import BF16, FP32, close, doubles, values
 from torch.nn import functional
 from transformers.models.llama import modeling_llama
 
-from entrypoints.operators import decoder, four_bits
-from entrypoints.operators.adapted_linear import adapted_linear
+from cpu_train_stack.operators import decoder, four_bits
+from cpu_train_stack.operators.adapted_linear import adapted_linear
 
 
 def main() -> None:

@@ -13,8 +13,8 @@ import peft
 import torch
 import transformers
 
-from entrypoints.adapt import lora as adapted
-from entrypoints.operators import decoder, numbers
+from cpu_train_stack.adapt import lora as adapted
+from cpu_train_stack.operators import decoder, numbers
 
 BF16, FP32 = torch.bfloat16, torch.float32
 FAMILIES = {

@@ -15,8 +15,8 @@ from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from entrypoints.operators import dropout, library
-from entrypoints.operators.dropout import Rule
+from cpu_train_stack.operators import dropout, library
+from cpu_train_stack.operators.dropout import Rule
 
 SIGMAS = 6
 BF, P = torch.bfloat16, 0.1

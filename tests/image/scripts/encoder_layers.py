@@ -15,7 +15,7 @@ from rounding import BF16, FP32, close, doubles, values
 from torch.nn import functional
 from transformers.models.bert import modeling_bert
 
-from entrypoints.operators import dropout, encoder
+from cpu_train_stack.operators import dropout, encoder
 
 
 def main() -> None:

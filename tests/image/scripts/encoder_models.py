@@ -14,7 +14,7 @@ import peft
 import torch
 import transformers
 
-from entrypoints.operators import dropout, encoder
+from cpu_train_stack.operators import dropout, encoder
 
 BF16, FP32 = torch.bfloat16, torch.float32
 FAMILIES = ("Bert", "Camembert", "DistilBert", "Electra", "Roberta", "XLMRoberta")
@@ -81,7 +81,7 @@ def _is_used(name: str) -> bool:
 @contextlib.contextmanager
 def torchs_own() -> Iterator[None]:
     """Nothing is computed by the kernels inside the block."""
-    with mock.patch("entrypoints.operators.numbers.computable", return_value=False):
+    with mock.patch("cpu_train_stack.operators.numbers.computable", return_value=False):
         yield
 
 

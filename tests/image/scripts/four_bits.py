@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import transformers
 
-from entrypoints.train.model import quantization
+from cpu_train_stack.train.model import quantization
 
 
 def packed(weight: Any) -> Any:

@@ -10,10 +10,10 @@ from typing import Any
 from datasets import ClassLabel, Dataset, Features, List, Value
 from transformers import BertConfig
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.train.data import splits
-from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.tasks import registry
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.train.data import splits
+from cpu_train_stack.train.flags.arguments import TaskArguments
+from cpu_train_stack.train.tasks import registry
 
 TEXT, WORDS = Value("string"), List(Value("string"))
 CLASS = ClassLabel(names=["no", "yes"])

@@ -10,7 +10,7 @@ import torch
 from attention_shapes import joined_lengths
 from formula import KEPT, P, derived, expected
 
-from entrypoints.operators import attention
+from cpu_train_stack.operators import attention
 
 
 def check_rows(dtype: Any, limit: float) -> None:

@@ -9,7 +9,7 @@ from unittest import mock
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from entrypoints.operators import recomputation
+from cpu_train_stack.operators import recomputation
 
 
 def check(operators: Any, forward: Callable[[], Any], parameters: list[Any], fewer: int) -> None:

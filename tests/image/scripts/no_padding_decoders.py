@@ -11,8 +11,8 @@ import torch
 import trained
 import transformers
 
-from entrypoints.adapt import decoders, joining, no_padding
-from entrypoints.operators import unpadded
+from cpu_train_stack.adapt import decoders, joining, no_padding
+from cpu_train_stack.operators import unpadded
 
 SIZES = {
     "vocab_size": 60,

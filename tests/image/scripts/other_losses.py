@@ -9,9 +9,9 @@ from typing import Any
 import torch
 import transformers
 
-from entrypoints.adapt import output_layer
-from entrypoints.adapt.adaptation import Situation
-from entrypoints.operators.output_layer import is_last, output_layer_of
+from cpu_train_stack.adapt import output_layer
+from cpu_train_stack.adapt.adaptation import Situation
+from cpu_train_stack.operators.output_layer import is_last, output_layer_of
 
 SIZES = {
     "vocab_size": 60,

@@ -18,9 +18,9 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from entrypoints.operators import output_layer
-from entrypoints.operators.output_layer import IGNORED, OutputLayer, is_last, output_layer_of
-from entrypoints.train.tasks.tokens import RowSums, TokenLoss
+from cpu_train_stack.operators import output_layer
+from cpu_train_stack.operators.output_layer import IGNORED, OutputLayer, is_last, output_layer_of
+from cpu_train_stack.train.tasks.tokens import RowSums, TokenLoss
 
 ROWS, TOKENS, FEATURES, WORDS = 3, 20, 16, 50
 SMALL = {

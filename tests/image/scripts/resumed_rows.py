@@ -22,8 +22,8 @@ from transformers import (
     set_seed,
 )
 
-from entrypoints.group.create import gather
-from entrypoints.train.loop.trainer import CpuTrainer
+from cpu_train_stack.group.create import gather
+from cpu_train_stack.train.loop.trainer import CpuTrainer
 
 
 class Rows(list[dict[str, Any]]):

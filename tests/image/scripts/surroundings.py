@@ -15,7 +15,7 @@ import torch
 import transformers
 from torch.nn import functional
 
-from entrypoints.operators import decoder, dropout, encoder, output_layer, unpadded
+from cpu_train_stack.operators import decoder, dropout, encoder, output_layer, unpadded
 
 BF16, FP32 = torch.bfloat16, torch.float32
 

@@ -10,7 +10,7 @@ from unittest import mock
 
 import torch
 
-from entrypoints.operators import attention
+from cpu_train_stack.operators import attention
 
 STEPS = 20
 # Two orders of summation differ by chance, some pairs more than others.

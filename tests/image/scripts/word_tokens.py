@@ -9,13 +9,13 @@ from typing import Any
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, RobertaTokenizerFast
 
-from entrypoints.train.data.classification_rows import Question, Questions
-from entrypoints.train.data.language_rows import TaggedWords
-from entrypoints.train.data.token_files import TokenFolder
-from entrypoints.train.data.types import Rows, TrainerInputs
-from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.model.pretrained import Loaded
-from entrypoints.train.tasks import registry
+from cpu_train_stack.train.data.classification_rows import Question, Questions
+from cpu_train_stack.train.data.language_rows import TaggedWords
+from cpu_train_stack.train.data.token_files import TokenFolder
+from cpu_train_stack.train.data.types import Rows, TrainerInputs
+from cpu_train_stack.train.flags.arguments import TaskArguments
+from cpu_train_stack.train.model.pretrained import Loaded
+from cpu_train_stack.train.tasks import registry
 
 WORDS = ("Ġtom", "Ġparis", "Ġlives", "Ġin", "Ġwhere", "tom", "paris", "lives", "in", "where")
 # Each word grows from its first letter.

@@ -1,5 +1,8 @@
-"""Tests of entrypoints/. They import nothing of tooling/, because ./inv test --inside runs them in images, too."""
+"""Tests of the run side. They import nothing of tooling/, because ./inv test --inside runs them in images, too."""
 
 from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
+import cpu_train_stack
+
+# The folder from which Python imports the package.
+ROOT = Path(cpu_train_stack.__file__).parents[1]

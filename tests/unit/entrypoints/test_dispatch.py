@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.plan import command as plan
+from cpu_train_stack.plan import command as plan
 from tests.unit.entrypoints import ROOT
 from tests.unit.entrypoints import launcher_environments as recorded
 
@@ -23,7 +23,7 @@ def entrypoint(
 ) -> subprocess.CompletedProcess[str]:
     environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **(env or {})}
     return subprocess.run(
-        [sys.executable, "-m", "entrypoints", *argv],
+        [sys.executable, "-m", "cpu_train_stack", *argv],
         env=environ,
         cwd=cwd,
         capture_output=True,
@@ -61,7 +61,7 @@ def test_anything_else_is_executed_as_it_is() -> None:
 def test_the_command_replaces_the_process() -> None:
     code = "import os; print(os.getpid())"
     process = subprocess.Popen(
-        [sys.executable, "-m", "entrypoints", sys.executable, "-c", code],
+        [sys.executable, "-m", "cpu_train_stack", sys.executable, "-c", code],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -79,14 +79,14 @@ def test_a_reader_that_closes_the_pipe_early_gets_no_traceback() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as closed:
-        argv = [sys.executable, "-m", "entrypoints", "plan"]
+        argv = [sys.executable, "-m", "cpu_train_stack", "plan"]
         done = subprocess.run(argv, cwd=ROOT, stdout=closed, stderr=subprocess.PIPE, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
 
 
 @pytest.mark.parametrize("argv", [["--help"], ["plan"], ["plan", "--help"]], ids=" ".join)
 def test_a_full_disk_is_one_line(argv: list[str]) -> None:
-    command, environ = [sys.executable, "-m", "entrypoints", *argv], {"PATH": os.environ["PATH"]}
+    command, environ = [sys.executable, "-m", "cpu_train_stack", *argv], {"PATH": os.environ["PATH"]}
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
             command, env=environ, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, check=False, timeout=60
@@ -104,7 +104,7 @@ def test_ctrl_c_prints_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.setattr(plan, "main", interrupted)
     monkeypatch.setattr(sys, "argv", ["entrypoint", "plan"])
     with pytest.raises(SystemExit) as end:
-        runpy.run_module("entrypoints", run_name="__main__")
+        runpy.run_module("cpu_train_stack", run_name="__main__")
     assert (end.value.code, capsys.readouterr().err) == (128 + signal.SIGINT, "")
 
 
@@ -148,14 +148,14 @@ def test_plan_costs_little_more_than_the_standard_library_it_needs() -> None:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    plan = [sys.executable, "-m", "entrypoints", "plan", "--json"]
+    plan = [sys.executable, "-m", "cpu_train_stack", "plan", "--json"]
     libraries = [sys.executable, "-c", "import argparse, dataclasses, json, pathlib, re, subprocess"]
     pairs = [(spent(plan), spent(libraries)) for _ in range(5)]
     assert min(pair[0] for pair in pairs) < 4 * min(pair[1] for pair in pairs)
 
 
 def test_plan_preloads_nothing_into_itself() -> None:
-    code = "import os, sys; from entrypoints.__main__ import main; main(['plan'])"
+    code = "import os, sys; from cpu_train_stack.__main__ import main; main(['plan'])"
     code += "; sys.exit('LD_PRELOAD' in os.environ)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False, timeout=60)
     assert done.returncode == 0

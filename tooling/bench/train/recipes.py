@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmarks import jobs
-from entrypoints import contract
+from cpu_train_stack import contract
 from tooling.basis.errors import UsageError
 from tooling.bench.measure import FOLDER
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from benchmarks.jobs import BY_NAME
 from benchmarks.split import CLASSES
-from entrypoints.bench.cases import digits
+from cpu_train_stack.bench.cases import digits
 from tooling.basis.console import plain_table
 from tooling.bench.output import Document
 from tooling.bench.train import prediction

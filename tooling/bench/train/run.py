@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from invoke.exceptions import Exit
 
 from benchmarks import jobs
-from entrypoints.machine.cpus import format_cpu_list, parse_cpu_list
+from cpu_train_stack.machine.cpus import format_cpu_list, parse_cpu_list
 from tooling.basis.console import JsonOption
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say

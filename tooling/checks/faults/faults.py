@@ -12,7 +12,7 @@ from tooling.engine import docker
 
 # The node with the fault. Rank 0, which hosts the rendezvous and writes checkpoints, is on the other node.
 NODE = "node-1"
-_RANK = "entrypoints.rank.worker"
+_RANK = "cpu_train_stack.rank.worker"
 # Sends a signal to the processes whose command line contains a text, except PID 1 and this process.
 _SIGNAL = """
 import os, pathlib, sys
@@ -28,7 +28,7 @@ for process in found:
 _EXHAUST_MEMORY = """
 import os, pathlib
 rank = next(path for path in pathlib.Path("/proc").iterdir() if path.name.isdigit()
-            and int(path.name) != os.getpid() and b"entrypoints.rank.worker" in (path / "cmdline").read_bytes())
+            and int(path.name) != os.getpid() and b"stack.rank.worker" in (path / "cmdline").read_bytes())
 (rank / "oom_score_adj").write_text("1000")
 taken = []
 while (rank / "oom_score_adj").exists():

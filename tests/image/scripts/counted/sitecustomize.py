@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from entrypoints.cli.import_hooks import after_import
+from cpu_train_stack.cli.import_hooks import after_import
 
 
 def count(generation: Any) -> None:
@@ -24,4 +24,4 @@ def count(generation: Any) -> None:
     generation.batches = counted
 
 
-after_import("entrypoints.train.tasks.generation", count)
+after_import("cpu_train_stack.train.tasks.generation", count)

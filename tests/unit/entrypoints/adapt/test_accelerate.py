@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from entrypoints.adapt import catalogue, cpu, old_apis, process_group
-from entrypoints.adapt.adaptation import Situation
-from entrypoints.cli.errors import UsageError
-from entrypoints.cli.packages import CCL
+from cpu_train_stack.adapt import catalogue, cpu, old_apis, process_group
+from cpu_train_stack.adapt.adaptation import Situation
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.packages import CCL
 
 
 def test_the_old_name_of_intels_bindings_is_that_of_the_images_package(
@@ -32,7 +32,7 @@ def test_the_old_name_of_intels_bindings_is_that_of_the_images_package(
     finally:
         sys.modules.pop("torch_ccl", None)
     assert capsys.readouterr().err == f"adapted (torch-ccl): torch_ccl is now {CCL}\n"
-    monkeypatch.setattr("entrypoints.cli.packages.installed", lambda _module: False)
+    monkeypatch.setattr("cpu_train_stack.cli.packages.installed", lambda _module: False)
     assert importlib.util.find_spec("torch_ccl") is None
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from entrypoints import contract
-from entrypoints.adapt import catalogue, flags, old_apis
-from entrypoints.adapt.adaptation import Situation
-from entrypoints.adapt.loss_scale import divides_by_items
-from entrypoints.cli import import_hooks
-from entrypoints.cli.errors import UsageError
-from entrypoints.cli.packages import release
+from cpu_train_stack import contract
+from cpu_train_stack.adapt import catalogue, flags, old_apis
+from cpu_train_stack.adapt.adaptation import Situation
+from cpu_train_stack.adapt.loss_scale import divides_by_items
+from cpu_train_stack.cli import import_hooks
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.packages import release
 from tests.unit.entrypoints.test_dispatch import entrypoint, one_error_line
 
 FLAGS = {flag.name: flag for flag in flags.FLAGS}

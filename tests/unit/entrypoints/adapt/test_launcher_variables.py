@@ -9,14 +9,14 @@ import sys
 import sysconfig
 from pathlib import Path
 
-import entrypoints
+import cpu_train_stack
 
-ROOT = Path(entrypoints.__file__).parents[1]
+ROOT = Path(cpu_train_stack.__file__).parents[1]
 # Runs code under a file's name, as a rank of two on its node and four in all, with the adaptation installed.
 PROGRAM = """
 import sys
-from entrypoints.adapt import launcher_variables
-from entrypoints.adapt.adaptation import Situation
+from cpu_train_stack.adapt import launcher_variables
+from cpu_train_stack.adapt.adaptation import Situation
 launcher_variables._install(Situation((), {}, "ccl", 0, 4))
 name, code = sys.argv[1:]
 exec(compile(code, name, "exec"), {"__name__": "module"})

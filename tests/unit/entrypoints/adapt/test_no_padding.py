@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from entrypoints.adapt import joining, no_padding, padding
-from entrypoints.adapt.adaptation import Situation
+from cpu_train_stack.adapt import joining, no_padding, padding
+from cpu_train_stack.adapt.adaptation import Situation
 
 
 def config(**changes: Any) -> Any:

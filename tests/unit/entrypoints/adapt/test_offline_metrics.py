@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from entrypoints.adapt import offline_metrics
-from entrypoints.adapt.adaptation import Situation
-from entrypoints.cli import packages
-from entrypoints.cli.errors import UsageError
+from cpu_train_stack.adapt import offline_metrics
+from cpu_train_stack.adapt.adaptation import Situation
+from cpu_train_stack.cli import packages
+from cpu_train_stack.cli.errors import UsageError
 
 
 def evaluate(monkeypatch: pytest.MonkeyPatch) -> Any:

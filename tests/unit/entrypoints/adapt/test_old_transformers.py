@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from entrypoints.adapt import old_transformers
-from entrypoints.adapt.adaptation import Situation, add_to_transformers
+from cpu_train_stack.adapt import old_transformers
+from cpu_train_stack.adapt.adaptation import Situation, add_to_transformers
 
 
 def tokenizer() -> Any:

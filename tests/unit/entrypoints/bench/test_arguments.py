@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.bench import arguments
-from entrypoints.cli.errors import UsageError
-from entrypoints.group.backends import installed_backends
+from cpu_train_stack.bench import arguments
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.group.backends import installed_backends
 
 
 def test_lists_are_separated_by_commas() -> None:

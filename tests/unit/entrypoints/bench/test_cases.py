@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from entrypoints.bench import cases, report, transfers
-from entrypoints.bench.cases import Case, StepTime, powers_of_two
-from entrypoints.cli.errors import UsageError
+from cpu_train_stack.bench import cases, report, transfers
+from cpu_train_stack.bench.cases import Case, StepTime, powers_of_two
+from cpu_train_stack.cli.errors import UsageError
 
 MIB = 1 << 20
 

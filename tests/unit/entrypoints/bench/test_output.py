@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tests.unit.entrypoints.bench import without_torch
 
 

@@ -7,7 +7,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from entrypoints.placement.detect import DistributedEnvironment
+from cpu_train_stack.placement.detect import DistributedEnvironment
 from tests.unit.entrypoints.bench import without_torch
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from entrypoints.cli.account import SHARED_MEMORY, TMP, missing
+from cpu_train_stack.cli.account import SHARED_MEMORY, TMP, missing
 
 RANDOM, NORMAL = 1234567, 1000
 

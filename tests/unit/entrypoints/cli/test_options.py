@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.cli.options import option, parse_options, positive_integer, remaining_command
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.options import option, parse_options, positive_integer, remaining_command
 
 
 @dataclass(frozen=True)

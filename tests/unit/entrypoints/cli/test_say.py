@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.cli.say import show
+from cpu_train_stack.cli.say import show
 
 
 def test_a_result_on_a_full_disk_ends_the_command_with_one_line(

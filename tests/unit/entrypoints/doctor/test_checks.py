@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.cli.options import parse_options
-from entrypoints.doctor import checks, container, image, main
-from entrypoints.doctor.checks import Check, Status
-from entrypoints.machine import shared_memory
-from entrypoints.machine.amx import Facts
-from entrypoints.machine.facts import Core, MemoryLimit, NumaNode, Quota, Topology
-from entrypoints.machine.shared_memory import Space
-from entrypoints.placement import detect
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.options import parse_options
+from cpu_train_stack.doctor import checks, container, image, main
+from cpu_train_stack.doctor.checks import Check, Status
+from cpu_train_stack.machine import shared_memory
+from cpu_train_stack.machine.amx import Facts
+from cpu_train_stack.machine.facts import Core, MemoryLimit, NumaNode, Quota, Topology
+from cpu_train_stack.machine.shared_memory import Space
+from cpu_train_stack.placement import detect
 
 MEBIBYTE, GIBIBYTE = 1 << 20, 1 << 30
 HOST = Topology(

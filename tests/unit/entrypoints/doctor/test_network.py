@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.doctor import network
-from entrypoints.doctor.checks import Status
-from entrypoints.doctor.network import Master
-from entrypoints.placement.detect import DistributedEnvironment
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.doctor import network
+from cpu_train_stack.doctor.checks import Status
+from cpu_train_stack.doctor.network import Master
+from cpu_train_stack.placement.detect import DistributedEnvironment
 
 TABLE = {"lo": ["127.0.0.1"], "eth0": ["10.0.0.2"]}
 SINGLE = DistributedEnvironment()

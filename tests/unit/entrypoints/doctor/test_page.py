@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.doctor import main, page
-from entrypoints.doctor.checks import Check, Status
+from cpu_train_stack.doctor import main, page
+from cpu_train_stack.doctor.checks import Check, Status
 
 GOOD = Check("memory", Status.OK, "20 GB")
 SLOW = Check("bf16", Status.WARNING, "emulated", "train without --bf16")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.doctor import main, ranks
-from entrypoints.doctor.checks import Status
-from entrypoints.doctor.ranks import Outcome
-from entrypoints.plan import preload
+from cpu_train_stack.doctor import main, ranks
+from cpu_train_stack.doctor.checks import Status
+from cpu_train_stack.doctor.ranks import Outcome
+from cpu_train_stack.plan import preload
 
 REPORT = {"fp32_gflops": 100.0, "bf16_gflops": 300.0, "onednn": ""}
 MET = {"backend": "ccl", "ranks": 2, "shared_memory": True, "small_seconds": 1e-5, "large_seconds": 2e-3}

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.cli.options import parse_options
-from entrypoints.generate.command import Generate, _lines, prepare
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.options import parse_options
+from cpu_train_stack.generate.command import Generate, _lines, prepare
 
 TABLE = SimpleNamespace(num_embeddings=34)
 

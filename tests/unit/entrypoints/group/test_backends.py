@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from entrypoints.group import backends
-from entrypoints.machine.shared_memory import Space
-from entrypoints.placement.detect import DistributedEnvironment
-from entrypoints.plan import ccl
+from cpu_train_stack.group import backends
+from cpu_train_stack.machine.shared_memory import Space
+from cpu_train_stack.placement.detect import DistributedEnvironment
+from cpu_train_stack.plan import ccl
 
 
 def place(local_rank: int, local_world_size: int, node_rank: int = 0, nodes: int = 1) -> DistributedEnvironment:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from entrypoints.group.banner import LINES, RankReport, lines
-from entrypoints.placement.detect import DistributedEnvironment
+from cpu_train_stack.group.banner import LINES, RankReport, lines
+from cpu_train_stack.placement.detect import DistributedEnvironment
 
 VERSIONS = {"torch": "2.13.0+cpu"}
 RANK = RankReport(

@@ -10,16 +10,16 @@ from unittest.mock import MagicMock
 
 import pytest
 
-import entrypoints.group
-from entrypoints.placement.detect import DistributedEnvironment
+import cpu_train_stack.group
+from cpu_train_stack.placement.detect import DistributedEnvironment
 
 
 @pytest.fixture
 def create(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A copy of entrypoints.group.create without torch."""
+    """A copy of cpu_train_stack.group.create without torch."""
     for name in ("torch", "torch.distributed"):
         monkeypatch.setitem(sys.modules, name, MagicMock())
-    path = Path(entrypoints.group.__file__).parent / "create.py"
+    path = Path(cpu_train_stack.group.__file__).parent / "create.py"
     spec: Any = importlib.util.spec_from_file_location("create_without_torch", path)
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)

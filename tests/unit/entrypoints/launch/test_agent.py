@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.launch import agent, options
-from entrypoints.launch.failures import Failure, first_failure, report
-from entrypoints.machine.cgroups import OutOfMemoryKills
-from entrypoints.placement.detect import DistributedEnvironment
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.launch import agent, options
+from cpu_train_stack.launch.failures import Failure, first_failure, report
+from cpu_train_stack.machine.cgroups import OutOfMemoryKills
+from cpu_train_stack.placement.detect import DistributedEnvironment
 from tests.unit.entrypoints.machines.layout import Machine, lay_out
 
 
@@ -223,7 +223,7 @@ def run_agent(
         "torch.distributed.elastic.rendezvous": SimpleNamespace(RendezvousError=_SignalError),
         "torch.distributed.elastic.utils": SimpleNamespace(store=SimpleNamespace(synchronize=synchronize)),
         "torch.distributed.launcher": SimpleNamespace(api=api),
-        "entrypoints.group.create": SimpleNamespace(explain=lambda error, *_: f"node 0: {error}"),
+        "cpu_train_stack.group.create": SimpleNamespace(explain=lambda error, *_: f"node 0: {error}"),
     }
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
@@ -233,7 +233,7 @@ def run_agent(
     )
     monkeypatch.setattr(agent, "os", fake_os)
     monkeypatch.setattr(agent, "_config", lambda *_, **__: None)
-    monkeypatch.setattr("entrypoints.machine.processes.report_stopped_ranks", lambda _: None)
+    monkeypatch.setattr("cpu_train_stack.machine.processes.report_stopped_ranks", lambda _: None)
     launch = options.parse(["--nproc-per-node", "1", "--timeout", "5", "--", "train"], {})
     agent._run_agent(launch, DistributedEnvironment())
     return bound

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from entrypoints.cli.errors import MeetingError, UsageError
-from entrypoints.launch.agent import reporting_agent
-from entrypoints.machine.cgroups import OutOfMemoryKills
-from entrypoints.rank.exit import record
+from cpu_train_stack.cli.errors import MeetingError, UsageError
+from cpu_train_stack.launch.agent import reporting_agent
+from cpu_train_stack.machine.cgroups import OutOfMemoryKills
+from cpu_train_stack.rank.exit import record
 from tests.unit.entrypoints.machines.layout import Machine, lay_out
 
 

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from entrypoints.machine import amx
+from cpu_train_stack.machine import amx
 
 CPUINFO = "processor\t: 0\nvendor_id\t: {}\ncpu family\t: 6\nmodel\t\t: {}\nflags\t\t: avx512f avx512_bf16 {}\n\n"
 SHOWN = "amx_bf16 amx_tile amx_int8 avx512_fp16"

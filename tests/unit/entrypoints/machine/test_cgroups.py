@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.machine import cgroups
-from entrypoints.machine.cgroups import Limits
-from entrypoints.machine.facts import MemoryLimit, Quota
+from cpu_train_stack.machine import cgroups
+from cpu_train_stack.machine.cgroups import Limits
+from cpu_train_stack.machine.facts import MemoryLimit, Quota
 from tests.unit.entrypoints.machines.layout import Machine, lay_out
 from tests.unit.entrypoints.machines.recorded import V1_MOUNTS, V1_OWN
 
@@ -137,7 +137,7 @@ def test_an_unreadable_file_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_this_machine_is_read_without_a_warning() -> None:
-    code = "from entrypoints.machine import cgroups; print(*cgroups.read_limits().warnings)"
+    code = "from cpu_train_stack.machine import cgroups; print(*cgroups.read_limits().warnings)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "\n"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.machine import cpus
+from cpu_train_stack.machine import cpus
 from tests.unit.entrypoints.machines.layout import Machine, lay_out
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.doctor.network import Master, reach
-from entrypoints.machine import network
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.doctor.network import Master, reach
+from cpu_train_stack.machine import network
 
 
 def own_address() -> str:

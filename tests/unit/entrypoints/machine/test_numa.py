@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.machine import numa
-from entrypoints.machine.numa import MemoryPolicy
+from cpu_train_stack.machine import numa
+from cpu_train_stack.machine.numa import MemoryPolicy
 from tests.unit.entrypoints import ROOT
 
 needs_policies = pytest.mark.skipif(
@@ -21,9 +21,10 @@ needs_policies = pytest.mark.skipif(
 def policy_of_a_child(policy: MemoryPolicy) -> str:
     """What a program sees that a process with this policy starts."""
     code = (
-        "import os, sys; from entrypoints.machine import numa; from entrypoints.machine.numa import MemoryPolicy\n"
+        "import os, sys; from cpu_train_stack.machine import numa\n"
+        "from cpu_train_stack.machine.numa import MemoryPolicy\n"
         f"numa.apply({policy!r})\n"
-        "code = 'from entrypoints.machine import numa; print(numa.current())'\n"
+        "code = 'from cpu_train_stack.machine import numa; print(numa.current())'\n"
         "os.execv(sys.executable, [sys.executable, '-c', code])"
     )
     done = subprocess.run(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.machine import processes
+from cpu_train_stack.machine import processes
 from tests.unit.entrypoints.machines.layout import write_status
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.machine import topology
-from entrypoints.machine.facts import Core
+from cpu_train_stack.machine import topology
+from cpu_train_stack.machine.facts import Core
 from tests.unit.entrypoints.machines.layout import Machine, lay_out, write_status
 
 EIGHT = Machine(((2,), (2,)), threads=2)

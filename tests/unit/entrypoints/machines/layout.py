@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from entrypoints.machine.cpus import format_cpu_list, parse_cpu_list
+from cpu_train_stack.machine.cpus import format_cpu_list, parse_cpu_list
 
 SPR = "avx2 avx512f avx512_vnni avx512_bf16 amx_bf16 amx_tile amx_int8 avx_vnni"
 ZEN5 = "avx2 avx512f avx512_bf16 avx512_vnni avx_vnni"

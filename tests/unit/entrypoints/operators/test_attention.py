@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from entrypoints.operators import attention
+from cpu_train_stack.operators import attention
 
 
 @pytest.mark.parametrize(

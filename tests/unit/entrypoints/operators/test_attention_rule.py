@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.operators import attention_rule
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.operators import attention_rule
 
 
 def row(tokens: int, trains: bool, ours: float, **other: Any) -> dict[str, Any]:

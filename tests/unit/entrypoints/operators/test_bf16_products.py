@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from entrypoints import contract
-from entrypoints.operators import bf16_products
+from cpu_train_stack import contract
+from cpu_train_stack.operators import bf16_products
 
 
 @pytest.mark.parametrize(

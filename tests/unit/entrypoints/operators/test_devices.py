@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-OPERATORS = Path(__file__).parents[4] / "entrypoints" / "operators"
+import cpu_train_stack
+
+OPERATORS = Path(cpu_train_stack.__file__).parent / "operators"
 CREATE = {"arange", "empty", "full", "ones", "rand", "randn", "tensor", "zeros"}
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints import contract
-from entrypoints.operators import library
+from cpu_train_stack import contract
+from cpu_train_stack.operators import library
 
 NAMES = (contract.ATTENTION_KERNEL, contract.DROPOUT_KERNEL)
 
@@ -19,7 +19,6 @@ NAMES = (contract.ATTENTION_KERNEL, contract.DROPOUT_KERNEL)
         ({"CPU_TRAIN_STACK_KERNELS": "torch"}, ()),
         ({"CPU_TRAIN_STACK_ATTENTION_KERNEL": "torch"}, (contract.DROPOUT_KERNEL,)),
         ({"CPU_TRAIN_STACK_DROPOUT_KERNEL": "torch"}, (contract.ATTENTION_KERNEL,)),
-        pytest.param({"CPU_TRAIN_STACK_DROPOUT": "torch"}, (), id="the old name of CPU_TRAIN_STACK_KERNELS"),
         ({"CPU_TRAIN_STACK_KERNELS": ""}, NAMES),
     ],
 )
@@ -27,7 +26,7 @@ def test_a_variable_turns_off_its_kernels(
     variables: dict[str, str], wanted: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(library, "LIBRARY", tmp_path)
-    for name in (contract.KERNELS, contract.KERNELS_ALIAS, *NAMES):
+    for name in (contract.KERNELS, *NAMES):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

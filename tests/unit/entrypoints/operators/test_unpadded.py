@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from entrypoints.operators.unpadded import similar
+from cpu_train_stack.operators.unpadded import similar
 
 
 @pytest.mark.parametrize(

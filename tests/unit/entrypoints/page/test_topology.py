@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from entrypoints.page.blocks import Drawing
-from entrypoints.records import job as records
-from entrypoints.records.job import Job
-from entrypoints.records.record import Start
-from entrypoints.report import machine
+from cpu_train_stack.page.blocks import Drawing
+from cpu_train_stack.records import job as records
+from cpu_train_stack.records.job import Job
+from cpu_train_stack.records.record import Start
+from cpu_train_stack.report import machine
 from tests import synthetic_records
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.placement.detect import DistributedEnvironment, detect
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.placement.detect import DistributedEnvironment, detect
 from tests.unit.entrypoints import launcher_environments as recorded
 
 ADDRESS = {"MASTER_ADDR": "node-0"}

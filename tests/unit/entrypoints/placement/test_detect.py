@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.placement import detect as environment
-from entrypoints.placement.detect import DistributedEnvironment, detect, from_variables, variables
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.placement import detect as environment
+from cpu_train_stack.placement.detect import DistributedEnvironment, detect, from_variables, variables
 from tests.unit.entrypoints import launcher_environments as recorded
 from tests.unit.entrypoints.placement.placements import ADDRESS, EVERY_MPI, MPI, place, refused
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.placement import detect as environment
-from entrypoints.placement.detect import detect
-from entrypoints.placement.launchers import LAUNCHERS
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.placement import detect as environment
+from cpu_train_stack.placement.detect import detect
+from cpu_train_stack.placement.launchers import LAUNCHERS
 from tests.unit.entrypoints.launcher_environments import RECORDINGS, recording
 
 # Launcher, rank, world_size, local_rank, local_world_size, node_rank, master_addr.

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.placement.detect import detect
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.placement.detect import detect
 from tests.unit.entrypoints import launcher_environments as recorded
 from tests.unit.entrypoints.placement.placements import ADDRESS, place, refused
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.placement.detect import detect
-from entrypoints.placement.slurm import expand_nodelist, tasks_per_node
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.placement.detect import detect
+from cpu_train_stack.placement.slurm import expand_nodelist, tasks_per_node
 from tests.unit.entrypoints import launcher_environments as recorded
 from tests.unit.entrypoints.placement.placements import ADDRESS, place, refused
 

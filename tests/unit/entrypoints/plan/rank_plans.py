@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from entrypoints.machine.facts import Core, Topology
-from entrypoints.placement.detect import DistributedEnvironment
-from entrypoints.plan.planner import RankPlan, plan
-from entrypoints.plan.preload import Preloads
+from cpu_train_stack.machine.facts import Core, Topology
+from cpu_train_stack.placement.detect import DistributedEnvironment
+from cpu_train_stack.plan.planner import RankPlan, plan
+from cpu_train_stack.plan.preload import Preloads
 
 IOMP = Preloads(("/usr/lib/libtcmalloc_minimal.so.4", "/opt/venv/lib/libiomp5.so"), ("found both",), ())
 NO_LIBRARY = Preloads()

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.machine.facts import Quota
-from entrypoints.placement.detect import DistributedEnvironment
-from entrypoints.plan.planner import plan
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.machine.facts import Quota
+from cpu_train_stack.placement.detect import DistributedEnvironment
+from cpu_train_stack.plan.planner import plan
 from tests.unit.entrypoints.plan.rank_plans import IOMP, cores, host, make, place
 
 

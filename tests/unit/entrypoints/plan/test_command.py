@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.placement.detect import DistributedEnvironment
-from entrypoints.plan import command as plan
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.placement.detect import DistributedEnvironment
+from cpu_train_stack.plan import command as plan
 from tests.unit.entrypoints import ROOT
 from tests.unit.entrypoints import launcher_environments as recorded
 
@@ -95,14 +95,14 @@ def test_the_document_is_complete(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_plan_imports_neither_torch_nor_ctypes_on_a_machine_with_one_numa_node() -> None:
     code = (
-        "import sys; from entrypoints.plan import command; "
+        "import sys; from cpu_train_stack.plan import command; "
         "command.main(['--json']); print(*sys.modules, file=sys.stderr)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
     loaded = set(done.stderr.split())
-    assert "entrypoints.plan.planner" in loaded
+    assert "cpu_train_stack.plan.planner" in loaded
     assert not loaded & {"torch", "numpy", "psutil", "transformers"}
     if len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) < 2:
         assert "ctypes" not in loaded
@@ -134,7 +134,7 @@ def test_a_rank_of_many_is_placed_by_its_own_numbers() -> None:
 @pytest.mark.parametrize("which", ["each rank", "all ranks"])
 def test_a_rank_that_taskset_has_bound_under_torchrun_keeps_its_cpu(which: str) -> None:
     last = str(max(os.sched_getaffinity(0)))
-    rank_command = [sys.executable, "-m", "entrypoints", "plan", "--json"]
+    rank_command = [sys.executable, "-m", "cpu_train_stack", "plan", "--json"]
     agent = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))"
     bind = ["taskset", "-c", last]
     command = (

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from entrypoints.machine import topology
-from entrypoints.machine.cpus import format_cpu_list
-from entrypoints.machine.facts import Core
-from entrypoints.plan.cores import divide, divide_evenly
+from cpu_train_stack.machine import topology
+from cpu_train_stack.machine.cpus import format_cpu_list
+from cpu_train_stack.machine.facts import Core
+from cpu_train_stack.plan.cores import divide, divide_evenly
 from tests.unit.entrypoints.machines.layout import lay_out
 from tests.unit.entrypoints.machines.recorded import MACHINES
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.machine.facts import Core, NumaNode
-from entrypoints.page.blocks import Drawing, Table, Texts
-from entrypoints.plan import command, page
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.machine.facts import Core, NumaNode
+from cpu_train_stack.page.blocks import Drawing, Table, Texts
+from cpu_train_stack.plan import command, page
 from tests.unit.entrypoints.plan import rank_plans
 
 

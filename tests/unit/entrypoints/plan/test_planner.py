@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.machine.facts import Core, NumaNode, Quota
-from entrypoints.machine.numa import MemoryPolicy
-from entrypoints.placement.detect import variables
-from entrypoints.plan.preload import Preloads
-from entrypoints.plan.threads import affinity
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.machine.facts import Core, NumaNode, Quota
+from cpu_train_stack.machine.numa import MemoryPolicy
+from cpu_train_stack.placement.detect import variables
+from cpu_train_stack.plan.preload import Preloads
+from cpu_train_stack.plan.threads import affinity
 from tests.unit.entrypoints.plan.rank_plans import IOMP, cores, make, place
 
 # Cores

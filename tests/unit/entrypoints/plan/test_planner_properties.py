@@ -7,9 +7,9 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from entrypoints.machine.facts import Core, NumaNode, Quota, Topology
-from entrypoints.plan.planner import RankPlan, plan
-from entrypoints.plan.threads import affinity
+from cpu_train_stack.machine.facts import Core, NumaNode, Quota, Topology
+from cpu_train_stack.plan.planner import RankPlan, plan
+from cpu_train_stack.plan.threads import affinity
 from tests.unit.entrypoints.plan.rank_plans import IOMP, host, place
 
 

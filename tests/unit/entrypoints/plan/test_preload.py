@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.machine.processes import mapped_files
-from entrypoints.plan.preload import compose, find, locate, not_loaded, split
+from cpu_train_stack.machine.processes import mapped_files
+from cpu_train_stack.plan.preload import compose, find, locate, not_loaded, split
 from tests.unit.entrypoints import ROOT
 
 CACHE = """\
@@ -109,7 +109,7 @@ def test_ld_preload_keeps_the_users_order_and_nothing_twice() -> None:
 
 
 def _verify_in_a_process(preload: str, asked: str) -> str:
-    code = "import sys; from entrypoints.plan.preload import verify; print(verify([sys.argv[1]]))"
+    code = "import sys; from cpu_train_stack.plan.preload import verify; print(verify([sys.argv[1]]))"
     environ = {**os.environ, "LD_PRELOAD": preload, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [sys.executable, "-c", code, asked], env=environ, capture_output=True, text=True, check=True, timeout=60

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.machine import topology
-from entrypoints.machine.cpus import format_cpu_list
-from entrypoints.machine.facts import Topology
-from entrypoints.machine.numa import MemoryPolicy
-from entrypoints.placement.detect import DistributedEnvironment
-from entrypoints.plan.planner import RankPlan, plan, ranks_for
-from entrypoints.plan.preload import Preloads
-from entrypoints.plan.threads import affinity
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.machine import topology
+from cpu_train_stack.machine.cpus import format_cpu_list
+from cpu_train_stack.machine.facts import Topology
+from cpu_train_stack.machine.numa import MemoryPolicy
+from cpu_train_stack.placement.detect import DistributedEnvironment
+from cpu_train_stack.plan.planner import RankPlan, plan, ranks_for
+from cpu_train_stack.plan.preload import Preloads
+from cpu_train_stack.plan.threads import affinity
 from tests.unit.entrypoints.machines.expected import EXPECTED
 from tests.unit.entrypoints.machines.layout import lay_out
 from tests.unit.entrypoints.machines.recorded import MACHINES

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.machine.facts import Quota
-from entrypoints.placement.detect import DistributedEnvironment
-from entrypoints.plan.preload import Preloads
-from entrypoints.plan.threads import affinity
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.machine.facts import Quota
+from cpu_train_stack.placement.detect import DistributedEnvironment
+from cpu_train_stack.plan.preload import Preloads
+from cpu_train_stack.plan.threads import affinity
 from tests.unit.entrypoints.plan.rank_plans import IOMP, cores, make, place
 
 # The number

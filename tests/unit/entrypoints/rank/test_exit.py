@@ -15,7 +15,7 @@ POOL = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from entrypoints.rank.exit import exit_finished
+from cpu_train_stack.rank.exit import exit_finished
 
 sys.pool = ThreadPoolExecutor(1)  # kept by a module, as torch.compile's is
 print(sys.pool.submit(int, "3").result())
@@ -25,7 +25,7 @@ exit_finished()
 HANDLER = """
 import atexit
 
-from entrypoints.rank.exit import exit_failed, exit_finished
+from cpu_train_stack.rank.exit import exit_failed, exit_finished
 
 run_handlers = atexit._run_exitfuncs
 
@@ -43,7 +43,7 @@ import resource
 import signal
 import sys
 
-from entrypoints.rank.exit import record
+from cpu_train_stack.rank.exit import record
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))

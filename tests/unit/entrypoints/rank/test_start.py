@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from entrypoints.cli.options import default_backend
-from entrypoints.machine import numa
-from entrypoints.machine.numa import MemoryPolicy
-from entrypoints.rank import start
+from cpu_train_stack.cli.options import default_backend
+from cpu_train_stack.machine import numa
+from cpu_train_stack.machine.numa import MemoryPolicy
+from cpu_train_stack.rank import start
 
 DEFAULT = default_backend()
 

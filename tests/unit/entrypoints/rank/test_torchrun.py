@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from entrypoints import contract
-from entrypoints.rank.torchrun import adopted
+from cpu_train_stack import contract
+from cpu_train_stack.rank.torchrun import adopted
 
 RANK = {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "LOCAL_RANK": "1"}
 AGENT = ["PATH=/usr/bin", "PET_NNODES=2"]
@@ -17,8 +17,8 @@ AGENT = ["PATH=/usr/bin", "PET_NNODES=2"]
         ("python -u train.py --lr 1", "train.py --lr 1"),
         ("/opt/venv/bin/python train.py", "train.py"),
         ("python -u -m package.module -u", "-m package.module -u"),
-        ("python -m entrypoints train", ""),
-        ("python -u -m entrypoints.rank.worker train", ""),
+        ("python -m cpu_train_stack train", ""),
+        ("python -u -m cpu_train_stack.rank.worker train", ""),
         ("python -c pass", ""),
         ("python -X dev train.py", ""),
         ("python -u -m", ""),

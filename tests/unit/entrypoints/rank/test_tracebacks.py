@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from entrypoints import adapt
-from entrypoints.cli.options import positive_integer
-from entrypoints.placement.detect import DistributedEnvironment
-from entrypoints.rank import tracebacks
+from cpu_train_stack import adapt
+from cpu_train_stack.cli.options import positive_integer
+from cpu_train_stack.placement.detect import DistributedEnvironment
+from cpu_train_stack.rank import tracebacks
 
 
 def raised(path: Path, text: str) -> BaseException:

@@ -14,17 +14,17 @@ import sys
 import types
 from contextlib import contextmanager
 
-from entrypoints.cli.errors import MeetingError, UsageError
-from entrypoints.placement.detect import DistributedEnvironment
+from cpu_train_stack.cli.errors import MeetingError, UsageError
+from cpu_train_stack.placement.detect import DistributedEnvironment
 
 @contextmanager
 def initialize(*_):
     raise MeetingError("only 1 of 2 ranks met")
     yield
 
-create = sys.modules["entrypoints.group.create"] = types.ModuleType("create")  # the real one imports torch
+create = sys.modules["cpu_train_stack.group.create"] = types.ModuleType("create")  # the real one imports torch
 create.initialize, create.agree = initialize, None
-from entrypoints.rank.work import work
+from cpu_train_stack.rank.work import work
 
 try:
     work("run", sys.argv[1:], DistributedEnvironment(1, 2, 1, 2), [])

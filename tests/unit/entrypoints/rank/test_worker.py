@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.rank import worker
-from entrypoints.records import job
+from cpu_train_stack.rank import worker
+from cpu_train_stack.records import job
 from tests.unit.entrypoints import ROOT
 
 TRAINS = """
@@ -22,9 +22,9 @@ import sys
 import time
 from pathlib import Path
 
-from entrypoints.rank import worker
-from entrypoints.records import writer
-from entrypoints.records.record import Start
+from cpu_train_stack.rank import worker
+from cpu_train_stack.records import writer
+from cpu_train_stack.records.record import Start
 
 worker.record_sigterm()
 assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "a script without a training has another handler"
@@ -59,7 +59,7 @@ def test_sigterm_ends_a_rank_with_a_report(tmp_path: Path) -> None:
 def test_ctrl_c_while_torch_is_imported_prints_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("raise KeyboardInterrupt")
-    command = [sys.executable, "-m", "entrypoints.rank.worker", "run", "x.py"]
+    command = [sys.executable, "-m", "cpu_train_stack.rank.worker", "run", "x.py"]
     environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, timeout=60)
     assert (done.returncode, done.stderr) == (130, "")

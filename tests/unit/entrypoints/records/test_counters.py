@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.records.counters import Counters, grown, most_delayed, remote_share
+from cpu_train_stack.records.counters import Counters, grown, most_delayed, remote_share
 
 NUMA_MAPS = """\
 7f0000000000 default anon=100 dirty=100 N0=60 N1=40 kernelpagesize_kB=4

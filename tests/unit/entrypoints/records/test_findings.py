@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.records import findings, job
-from entrypoints.records.job import Job, Rank
+from cpu_train_stack.records import findings, job
+from cpu_train_stack.records.job import Job, Rank
 from tests import synthetic_records
 from tests.synthetic_records import GIBIBYTE
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from entrypoints.records import job, record, stragglers
-from entrypoints.records.job import Job
-from entrypoints.records.record import Event
-from entrypoints.report import document
+from cpu_train_stack.records import job, record, stragglers
+from cpu_train_stack.records.job import Job
+from cpu_train_stack.records.record import Event
+from cpu_train_stack.report import document
 from tests import synthetic_records
 
 RANKS, STEPS = 4, 3000

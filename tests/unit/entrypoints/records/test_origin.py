@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from entrypoints.machine import topology
-from entrypoints.machine.facts import Core, NumaNode, Topology
-from entrypoints.placement.detect import DistributedEnvironment
-from entrypoints.plan import planner, preload
-from entrypoints.records import origin, record
+from cpu_train_stack.machine import topology
+from cpu_train_stack.machine.facts import Core, NumaNode, Topology
+from cpu_train_stack.placement.detect import DistributedEnvironment
+from cpu_train_stack.plan import planner, preload
+from cpu_train_stack.records import origin, record
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from entrypoints.records import job, stragglers
-from entrypoints.records.record import Sample, Steps
+from cpu_train_stack.records import job, stragglers
+from cpu_train_stack.records.record import Sample, Steps
 from tests import synthetic_records
 
 CAUSES = {

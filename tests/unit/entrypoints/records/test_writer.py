@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints import contract
-from entrypoints.records import job, record, writer
-from entrypoints.records.record import Event, Line, Log, Start, Steps
-from entrypoints.records.writer import Failed, Writer
-from entrypoints.report import events
-from entrypoints.watch import snapshot
+from cpu_train_stack import contract
+from cpu_train_stack.records import job, record, writer
+from cpu_train_stack.records.record import Event, Line, Log, Start, Steps
+from cpu_train_stack.records.writer import Failed, Writer
+from cpu_train_stack.report import events
+from cpu_train_stack.watch import snapshot
 
 START = Start(time=1.0, world_size=2, command=["train"], job="a job", last_step=100)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.page.blocks import Table
-from entrypoints.report import compare
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.page.blocks import Table
+from cpu_train_stack.report import compare
 from tests import synthetic_records
 from tests.unit.entrypoints.report.test_folder import data_of
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from entrypoints.page import blocks
-from entrypoints.page.blocks import Bars, Chart, Page, Strip, Table, Texts
-from entrypoints.records import job as records
-from entrypoints.records import record
-from entrypoints.records.record import Event, Log, Sample, Start, Steps
-from entrypoints.report import document
+from cpu_train_stack.page import blocks
+from cpu_train_stack.page.blocks import Bars, Chart, Page, Strip, Table, Texts
+from cpu_train_stack.records import job as records
+from cpu_train_stack.records import record
+from cpu_train_stack.records.record import Event, Log, Sample, Start, Steps
+from cpu_train_stack.report import document
 from tests import synthetic_records
 
 NOW = synthetic_records.BEGIN + 3600
@@ -94,7 +94,7 @@ def test_a_stopped_job_shows_the_signal(tmp_path: Path) -> None:
 
 
 def test_a_job_that_was_asked_to_end_is_stopped_on_request(tmp_path: Path) -> None:
-    text = "on request, with a checkpoint"  # of entrypoints.rank.worker
+    text = "on request, with a checkpoint"  # of cpu_train_stack.rank.worker
     synthetic_records.write(tmp_path, end=Event(synthetic_records.BEGIN + 200, 100, "stop", text=text))
     expected = "Stopped on request, with a checkpoint, after 100 of 100 steps in 3 min 20 s."
     assert page(tmp_path).verdict == expected

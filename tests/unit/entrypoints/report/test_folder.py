@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.page import render
-from entrypoints.report import folder as report
-from entrypoints.report import main
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.page import render
+from cpu_train_stack.report import folder as report
+from cpu_train_stack.report import main
 from tests import synthetic_records
 
 EVIL = "</script><script>alert(1)</script><!-- <img src=x onerror=alert(2)> {{data}} \u2028"

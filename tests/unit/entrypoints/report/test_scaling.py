@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.page.blocks import Block, Chart, Table
-from entrypoints.report import compare, folder, scaling
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.page.blocks import Block, Chart, Table
+from cpu_train_stack.report import compare, folder, scaling
 from tests import synthetic_records
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from entrypoints.records.record import Sample, Steps
-from entrypoints.report import series
-from entrypoints.report.series import Point
+from cpu_train_stack.records.record import Sample, Steps
+from cpu_train_stack.report import series
+from cpu_train_stack.report.series import Point
 
 
 def steps(numbers: list[int], seconds: float = 1.0, loss: float | None = 0.5) -> list[Steps]:

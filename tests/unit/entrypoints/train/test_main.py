@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.train.main import hidden, imports_on_demand
+from cpu_train_stack.train.main import hidden, imports_on_demand
 
 
 def test_hidden_packages_cannot_be_imported_inside_the_block(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.train import result
-from entrypoints.train.flags.arguments import TaskArguments
+from cpu_train_stack.train import result
+from cpu_train_stack.train.flags.arguments import TaskArguments
 
 
 def test_the_result_is_written_as_valid_json_and_leaves_no_other_file(tmp_path: Path) -> None:

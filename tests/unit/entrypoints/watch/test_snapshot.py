@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.records import job, record
-from entrypoints.records.record import Event
-from entrypoints.watch import plain, snapshot
-from entrypoints.watch.snapshot import Snapshot
-from entrypoints.watch.tail import Tail
+from cpu_train_stack.records import job, record
+from cpu_train_stack.records.record import Event
+from cpu_train_stack.watch import plain, snapshot
+from cpu_train_stack.watch.snapshot import Snapshot
+from cpu_train_stack.watch.tail import Tail
 from tests import synthetic_records
 from tests.synthetic_records import BEGIN
 

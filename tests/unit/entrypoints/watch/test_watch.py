@@ -22,9 +22,9 @@ from types import MappingProxyType
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.records import job
-from entrypoints.watch import main, snapshot
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.records import job
+from cpu_train_stack.watch import main, snapshot
 from tests import synthetic_records
 from tests.signals import as_at_a_terminal
 from tests.synthetic_records import BEGIN
@@ -33,9 +33,9 @@ from tests.unit.entrypoints.watch.test_snapshot import without_end
 pytest.importorskip("rich", reason="older pins have no rich: watch prints lines there")
 from rich.cells import cell_len
 
-from entrypoints.watch import screen
+from cpu_train_stack.watch import screen
 
-COMMAND = (sys.executable, "-m", "entrypoints", "watch")
+COMMAND = (sys.executable, "-m", "cpu_train_stack", "watch")
 
 
 def test_lines_in_a_pipe(tmp_path: Path) -> None:

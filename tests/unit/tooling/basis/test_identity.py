@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from entrypoints.machine.facts import Core
+from cpu_train_stack.machine.facts import Core
 from tests.unit.tooling.hosts.host_jobs import job
 from tooling.basis import identity
 from tooling.basis.paths import ROOT

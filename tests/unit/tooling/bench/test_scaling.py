@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from entrypoints.machine.facts import Core
-from entrypoints.plan.cores import divide
+from cpu_train_stack.machine.facts import Core
+from cpu_train_stack.plan.cores import divide
 from tooling.basis.errors import UsageError
 from tooling.bench import plots, scaling, scaling_report
 from tooling.cluster import compose

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from entrypoints.machine import shared_memory
-from entrypoints.machine.facts import Core
+from cpu_train_stack.machine import shared_memory
+from cpu_train_stack.machine.facts import Core
 from tooling.basis.errors import UsageError
 from tooling.cluster import compose, launchers, up
 from tooling.cluster.compose import ClusterSpec, Mount

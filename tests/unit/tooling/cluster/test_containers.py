@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 from docker.errors import NotFound
 
-from entrypoints.machine.facts import Core
+from cpu_train_stack.machine.facts import Core
 from tooling.basis.errors import UsageError
 from tooling.cluster import compose, containers
 from tooling.cluster.compose import ClusterSpec

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints import contract
+from cpu_train_stack import contract
 from tooling.basis.errors import UsageError
 from tooling.cluster import pretrained
 

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from entrypoints import contract
+from cpu_train_stack import contract
 from tooling.basis.errors import UsageError
 from tooling.cluster import compose, containers, follow, nodes, up
 from tooling.cluster import run as cluster

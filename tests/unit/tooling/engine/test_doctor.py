@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from entrypoints.doctor.checks import Check, Status, document
-from entrypoints.machine import cpus
+from cpu_train_stack.doctor.checks import Check, Status, document
+from cpu_train_stack.machine import cpus
 from tests import documents
 from tests.unit.tooling.engine.findings import BOOKWORM, COMPLETE, FACTS, NOTHING, STOPPED
 from tooling.engine import doctor

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.page.blocks import Bars, Chart, Table
+from cpu_train_stack.page.blocks import Bars, Chart, Table
 from tests.unit.tooling.forecast.test_command import REQUEST
 from tooling.basis.errors import UsageError
 from tooling.forecast import command, page, request

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from entrypoints.bench.cases import GUIDES_RATIO
+from cpu_train_stack.bench.cases import GUIDES_RATIO
 from tooling.basis.paths import ROOT
 from tooling.forecast import models
 from tooling.forecast.estimate import Estimate

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 from invoke.exceptions import Exit
 
-from entrypoints import contract
-from entrypoints.launch.mpi.hostfile import Host
+from cpu_train_stack import contract
+from cpu_train_stack.launch.mpi.hostfile import Host
 from tests.unit.tooling.closed_pipe import ClosedPipe
 from tests.unit.tooling.hosts.host_jobs import job
 from tooling.basis.errors import UsageError

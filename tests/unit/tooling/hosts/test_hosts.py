@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from entrypoints.launch.mpi.hostfile import Host
+from cpu_train_stack.launch.mpi.hostfile import Host
 from tests.unit.tooling.hosts.host_jobs import HOSTS, job
 from tooling.basis.errors import UsageError
 from tooling.cluster.keys import pair

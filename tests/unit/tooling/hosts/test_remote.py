@@ -11,7 +11,7 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from entrypoints.launch.mpi.hostfile import Host
+from cpu_train_stack.launch.mpi.hostfile import Host
 from tooling.hosts import commands, container, control, record, remote
 from tooling.hosts.container import State
 from tooling.hosts.record import Record

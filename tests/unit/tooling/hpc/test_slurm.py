@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from entrypoints.placement import launchers
+from cpu_train_stack.placement import launchers
 from tooling.basis.errors import UsageError
 from tooling.hpc.slurm import SlurmJob
 

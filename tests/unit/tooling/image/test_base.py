@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints import contract
+from cpu_train_stack import contract
 from tests.unit.tooling.tiny import make_pin
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say

@@ -27,12 +27,13 @@ from tooling.wheels import fetch, locks
 
 PIN = parse.load().pin()
 GROUND = Base("some-base:tag", "sha256:" + "1" * 64, "mmdebstrap")
+ERRORS = "entrypoints/cpu_train_stack/cli/errors.py"
 
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the inputs of an image (of entrypoints/ one room), which a test may change."""
-    for folder in ("images", "entrypoints/cli", "bindings", "kernels"):
+    for folder in ("images", "entrypoints/cpu_train_stack/cli", "bindings", "kernels"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     monkeypatch.setattr(recipe, "ROOT", tmp_path)
@@ -62,9 +63,9 @@ def flip_mode(path: str) -> Callable[[Path], object]:
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(append("entrypoints/cli/errors.py"), id="entrypoints"),
-        pytest.param(append("entrypoints/train/new.py"), id="new-module"),
-        pytest.param(lambda checkout: (checkout / "entrypoints/cli/errors.py").unlink(), id="module-removed"),
+        pytest.param(append(ERRORS), id="entrypoints"),
+        pytest.param(append("entrypoints/cpu_train_stack/train/new.py"), id="new-module"),
+        pytest.param(lambda checkout: (checkout / ERRORS).unlink(), id="module-removed"),
         pytest.param(append("entrypoints/.dockerignore"), id="dockerignore"),
         pytest.param(append("images/Dockerfile"), id="dockerfile"),
         pytest.param(append("images/entrypoint"), id="entrypoint"),
@@ -98,10 +99,10 @@ def test_a_change_of_an_input_rebuilds_the_image(checkout: Path, change: Callabl
         pytest.param(append("images/status.json"), id="proofs"),
         pytest.param(append("images/locks/2.8.txt"), id="another-pins-lock"),
         pytest.param(append("entrypoints/__pycache__/errors.cpython-311.pyc"), id="bytecode"),
-        pytest.param(append("entrypoints/train/__pycache__/a.pyc"), id="bytecode-below"),
+        pytest.param(append("entrypoints/cpu_train_stack/train/__pycache__/a.pyc"), id="bytecode-below"),
         pytest.param(append("entrypoints/.ruff_cache/0.1/1"), id="cache-of-a-tool"),
-        pytest.param(lambda checkout: (checkout / "entrypoints/cli/errors.py").touch(), id="time-stamp"),
-        pytest.param(lambda checkout: (checkout / "entrypoints/cli/errors.py").chmod(0o600), id="umask"),
+        pytest.param(lambda checkout: (checkout / ERRORS).touch(), id="time-stamp"),
+        pytest.param(lambda checkout: (checkout / ERRORS).chmod(0o600), id="umask"),
         pytest.param(lambda checkout: (checkout / "images/scripts/settled").chmod(0o700), id="umask-of-a-script"),
     ],
 )

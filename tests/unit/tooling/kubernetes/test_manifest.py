@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from entrypoints.launch import options
-from entrypoints.launch.mpi.command import parse as parse_mpi_launch
+from cpu_train_stack.launch import options
+from cpu_train_stack.launch.mpi.command import parse as parse_mpi_launch
 from tests.unit.tooling.image.examples import LOCK
 from tests.unit.tooling.kubernetes.jobs import (
     COMMAND,

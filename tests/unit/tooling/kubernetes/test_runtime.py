@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from entrypoints import contract
+from cpu_train_stack import contract
 from tests.unit.tooling.image.examples import LOCK
 from tests.unit.tooling.kubernetes.crd_schema import mistakes
 from tests.unit.tooling.kubernetes.jobs import IMAGE, OPTIONS

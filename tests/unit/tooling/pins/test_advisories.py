@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-import entrypoints.doctor.image
-from entrypoints.doctor.checks import Status
+import cpu_train_stack.doctor.image
+from cpu_train_stack.doctor.checks import Status
 from tooling.basis.say import say
 from tooling.engine import api, docker
 from tooling.image import base, build, recipe
@@ -177,18 +177,18 @@ def test_the_doctor_reads_what_the_build_passes(tmp_path: Path, monkeypatch: pyt
     [passed] = [word.partition("=")[2] for word in argv if word.startswith("ADVISORIES=")]
     file = tmp_path / "advisories.json"
     file.write_text(passed + "\n", encoding="utf-8")
-    monkeypatch.setattr(entrypoints.doctor.image, "ADVISORIES", file)
-    found = entrypoints.doctor.image.examine_advisories()
+    monkeypatch.setattr(cpu_train_stack.doctor.image, "ADVISORIES", file)
+    found = cpu_train_stack.doctor.image.examine_advisories()
     assert [check.detail for check in found] == [str(advisory) for advisory in OLD.advisories]
     assert {check.status for check in found} == {Status.WARNING}
     assert all(check.fix.startswith("use ") for check in found)
     file.write_text(advisories.document(()), encoding="utf-8")
-    [sound] = entrypoints.doctor.image.examine_advisories()
+    [sound] = cpu_train_stack.doctor.image.examine_advisories()
     assert sound.status is Status.OK
 
 
 def test_without_the_file_the_doctor_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entrypoints.doctor.image, "ADVISORIES", tmp_path / "advisories.json")
-    [check] = entrypoints.doctor.image.examine_advisories()
+    monkeypatch.setattr(cpu_train_stack.doctor.image, "ADVISORIES", tmp_path / "advisories.json")
+    [check] = cpu_train_stack.doctor.image.examine_advisories()
     assert check.status is Status.WARNING
     assert check.fix

@@ -3,7 +3,7 @@
 import pytest
 
 import tasks
-from entrypoints import contract
+from cpu_train_stack import contract
 from tests.unit.tooling.cli.program import run
 from tooling.basis.errors import UsageError
 from tooling.pins import choose, parse

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tasks
-from entrypoints import contract
+from cpu_train_stack import contract
 from tests import documents
 from tests.unit.tooling.cli.program import run
 from tooling.basis.errors import UsageError

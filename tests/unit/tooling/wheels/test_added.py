@@ -31,8 +31,6 @@ def row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pin:
         make_wheel(made, "helper", "3.0", requires=["tiny-b<3"]),
         make_wheel(made, "new", "1.0", requires=["tiny-a>=2"]),
         make_wheel(made, "old_helper", "1.0", requires=["helper<3"]),
-        make_wheel(made, "hides_us", "1.0", requires=["entrypoints"]),
-        make_wheel(made, "entrypoints", "0.4"),
     ]
     others += [make_wheel(made, "moves_on", f"{number}.0", requires=["tiny-a>=2"]) for number in range(1, 151)]
     others += [make_wheel(made, "moves_on", "0.1")]
@@ -106,12 +104,6 @@ def test_an_old_version_is_found_after_many_that_do_not_fit(row: Pin) -> None:
     pin = with_(row, "moves_on")
     added.lock(pin)
     assert versions(pin) == {"moves-on": "0.1"}
-
-
-def test_a_package_that_would_hide_the_run_side_is_refused(row: Pin) -> None:
-    message = refused(row, "hides_us")
-    assert message.startswith("--with needs the package 'entrypoints', whose module would hide this stack's own")
-    assert "hides-us 1.0" in message
 
 
 def test_packages_that_contradict_each_other_are_named(row: Pin) -> None:

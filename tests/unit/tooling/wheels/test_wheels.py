@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints import contract
+from cpu_train_stack import contract
 from tests.answers import served
 from tests.unit.tooling.tiny import make_pin, make_simple_index, make_wheel, write_lock
 from tooling.basis.errors import UsageError

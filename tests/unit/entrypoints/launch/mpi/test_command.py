@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.launch.failures import Failure, failed_rank, first_failure
-from entrypoints.launch.mpi import command, hydra
-from entrypoints.launch.mpi.job import KILLED_HEAD_START, LOST_HEAD_START
-from entrypoints.machine import processes
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.launch.failures import Failure, failed_rank, first_failure
+from cpu_train_stack.launch.mpi import command, hydra
+from cpu_train_stack.launch.mpi.job import KILLED_HEAD_START, LOST_HEAD_START
+from cpu_train_stack.machine import processes
 from tests.signals import as_at_a_terminal
 from tests.unit.entrypoints import ROOT
 
@@ -132,7 +132,7 @@ def test_a_signal_ends_the_launch_while_it_waits_for_nodes(tmp_path: Path, numbe
         (programs / name).chmod(0o755)
     argv = ["mpi-launch", "--hosts=node-0,node-1", f"--keys={keys}", "--", "train"]
     launched = subprocess.Popen(
-        [sys.executable, "-m", "entrypoints", *argv],
+        [sys.executable, "-m", "cpu_train_stack", *argv],
         cwd=ROOT,
         env={**os.environ, "HOME": str(tmp_path), "PATH": f"{programs}:{os.environ['PATH']}"},
         stderr=subprocess.PIPE,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.launch.mpi import hostfile
-from entrypoints.launch.mpi.hostfile import Host
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.launch.mpi import hostfile
+from cpu_train_stack.launch.mpi.hostfile import Host
 
 
 def test_every_form_of_a_line() -> None:

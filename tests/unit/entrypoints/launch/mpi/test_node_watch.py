@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from entrypoints import contract
-from entrypoints.cli import account
-from entrypoints.launch.mpi import hydra, node_watch, rank_parent
-from entrypoints.machine import processes
+from cpu_train_stack import contract
+from cpu_train_stack.cli import account
+from cpu_train_stack.launch.mpi import hydra, node_watch, rank_parent
+from cpu_train_stack.machine import processes
 from tests.unit.entrypoints import ROOT
 
 # A watch that sends nothing would block a test.
@@ -30,7 +30,7 @@ class Watched:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "entrypoints.launch.mpi.node_watch", str(folder)],
+            [sys.executable, "-m", "cpu_train_stack.launch.mpi.node_watch", str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -50,7 +50,7 @@ class Watched:
         """A rank's parent with `command` as the rank."""
         environ = {**os.environ, contract.WATCH: str(self.folder), "PMI_RANK": str(rank), "PMI_SIZE": "2"}
         environ.update({"MPI_LOCALRANKID": str(rank), "MPI_LOCALNRANKS": "2"})
-        argv = [sys.executable, "-m", "entrypoints.launch.mpi.rank_parent", *command]
+        argv = [sys.executable, "-m", "cpu_train_stack.launch.mpi.rank_parent", *command]
         member = subprocess.Popen(argv, env=environ, cwd=ROOT, start_new_session=True)
         self.ranks.append(member)
         return member

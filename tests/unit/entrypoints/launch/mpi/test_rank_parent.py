@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from entrypoints import contract
-from entrypoints.records import job
+from cpu_train_stack import contract
+from cpu_train_stack.records import job
 from tests.unit.entrypoints import ROOT
 
 RANK = """
@@ -19,8 +19,8 @@ import sys
 import time
 from pathlib import Path
 
-from entrypoints.records import writer
-from entrypoints.records.record import Start
+from cpu_train_stack.records import writer
+from cpu_train_stack.records.record import Start
 
 writer.begin(Path(sys.argv[1]), Start(time.time(), last_step=20))
 os.kill(os.getpid(), signal.SIGTERM)
@@ -28,7 +28,7 @@ os.kill(os.getpid(), signal.SIGTERM)
 PARENT = """
 import sys
 
-from entrypoints.launch.mpi import rank_parent
+from cpu_train_stack.launch.mpi import rank_parent
 
 rank_parent.python_command = lambda *_: [sys.executable, "-c", *sys.argv[1:]]
 sys.exit(rank_parent.main([]))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.launch.mpi import ssh
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.launch.mpi import ssh
 
 
 def keys(folder: Path, *names: str) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.launch.mpi import ssh_user
+from cpu_train_stack.launch.mpi import ssh_user
 
 
 def passwd(monkeypatch: pytest.MonkeyPatch, shell: str | None) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.train.data import classification_rows, labels
-from entrypoints.train.data.splits import infer_task
-from entrypoints.train.data.tables import Table, parse_text_columns
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.train.data import classification_rows, labels
+from cpu_train_stack.train.data.splits import infer_task
+from cpu_train_stack.train.data.tables import Table, parse_text_columns
 
 
 def table(**content: list[Any]) -> Table:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.train.data import labels
-from entrypoints.train.data.labels import MULTI_LABEL, REGRESSION, SINGLE_LABEL
-from entrypoints.train.data.tables import Table
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.train.data import labels
+from cpu_train_stack.train.data.labels import MULTI_LABEL, REGRESSION, SINGLE_LABEL
+from cpu_train_stack.train.data.tables import Table
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.train.data import language_rows
-from entrypoints.train.data.splits import infer_task
-from entrypoints.train.data.tables import Table
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.train.data import language_rows
+from cpu_train_stack.train.data.splits import infer_task
+from cpu_train_stack.train.data.tables import Table
 
 USER, ANSWER = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.train.data import remote, tables
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.train.data import remote, tables
 
 fsspec = pytest.importorskip("fsspec")
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.train.data import splits
-from entrypoints.train.flags.arguments import TaskArguments
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.train.data import splits
+from cpu_train_stack.train.flags.arguments import TaskArguments
 
 
 @pytest.mark.parametrize(

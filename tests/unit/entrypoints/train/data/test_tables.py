@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.train.data.tables import Table, read
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.train.data.tables import Table, read
 
 ROWS = {"text": ["a, b", 'say "c"'], "label": ["1", "0"]}
 SQUAD = {

@@ -20,14 +20,14 @@ from typing import Any
 
 import pytest
 
-from entrypoints.cli import packages
-from entrypoints.train.data import token_files, token_rows
-from entrypoints.train.data.token_files import TokenFile, TokenFolder
-from entrypoints.train.data.token_rows import TokenRows
+from cpu_train_stack.cli import packages
+from cpu_train_stack.train.data import token_files, token_rows
+from cpu_train_stack.train.data.token_files import TokenFile, TokenFolder
+from cpu_train_stack.train.data.token_rows import TokenRows
 
 CHANCE = random.Random(1)
 ROWS = [[[CHANCE.randint(0, 1 << 30) for _ in range(CHANCE.randint(1, 9))]] for _ in range(3000)]
-ROOT = Path(__file__).parents[5]
+ROOT = Path(token_files.__file__).parents[3]
 
 
 class Tokenizer:
@@ -166,7 +166,7 @@ def test_ranks_that_start_together_tokenize_once(tmp_path: Path) -> None:
 
 WRITER = """
 import sys, time
-from entrypoints.train.data import token_rows
+from cpu_train_stack.train.data import token_rows
 from tests.unit.entrypoints.train.data.test_token_files import ROWS, Source, file_in
 from pathlib import Path
 token_rows.IN_MEMORY = 1000

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.train.data import token_rows
-from entrypoints.train.data.token_rows import TokenRows
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.train.data import token_rows
+from cpu_train_stack.train.data.token_rows import TokenRows
 
 CHANCE = random.Random(1)
 ROWS = [

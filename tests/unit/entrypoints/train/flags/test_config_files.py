@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from entrypoints.cli import config_files
-from entrypoints.cli.errors import UsageError
-from entrypoints.cli.options import default_backend
-from entrypoints.rank import start
-from entrypoints.train.flags import arguments, old_flags
-from entrypoints.train.flags import help as help_text
+from cpu_train_stack.cli import config_files
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.options import default_backend
+from cpu_train_stack.rank import start
+from cpu_train_stack.train.flags import arguments, old_flags
+from cpu_train_stack.train.flags import help as help_text
 
 
 def written(folder: Path, text: str) -> str:

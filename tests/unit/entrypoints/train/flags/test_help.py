@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from entrypoints.train.flags import help as help_text
-from entrypoints.train.flags.arguments import TaskArguments
+from cpu_train_stack.train.flags import help as help_text
+from cpu_train_stack.train.flags.arguments import TaskArguments
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, name: str, text: str, default: object = None) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from entrypoints.adapt import training_arguments
-from entrypoints.cli.errors import UsageError
-from entrypoints.train.flags import arguments, old_flags
+from cpu_train_stack.adapt import training_arguments
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.train.flags import arguments, old_flags
 
 # The release that the default pin has: what it knows of the old flags.
 KNOWN = frozenset({"fp16", "fp16_full_eval", "auto_find_batch_size", "local_rank", "ddp_backend", "deepspeed"})

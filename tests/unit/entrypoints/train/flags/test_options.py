@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.train import main
-from entrypoints.train.flags import unsupported
-from entrypoints.train.model import adapters
-from entrypoints.train.output import checkpoints
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.train import main
+from cpu_train_stack.train.flags import unsupported
+from cpu_train_stack.train.model import adapters
+from cpu_train_stack.train.output import checkpoints
 
 
 @pytest.mark.parametrize(

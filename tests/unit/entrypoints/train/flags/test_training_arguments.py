@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.train.flags import training_arguments
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.train.flags import training_arguments
 
 
 @pytest.mark.parametrize("metric", ["loss", "eval_loss", "perplexity", "eval_perplexity", "mae", "eval_mae"])

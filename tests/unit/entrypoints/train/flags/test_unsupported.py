@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.train.flags import unsupported
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.train.flags import unsupported
 
 DEFAULTS: dict[str, Any] = {
     "eval_do_concat_batches": True,

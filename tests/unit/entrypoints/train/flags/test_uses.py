@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.train.flags import old_flags, uses
-from entrypoints.train.flags.arguments import Parsed, TaskArguments
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.train.flags import old_flags, uses
+from cpu_train_stack.train.flags.arguments import Parsed, TaskArguments
 
 
 def parsed(*argv: str, **flags: Any) -> Parsed:

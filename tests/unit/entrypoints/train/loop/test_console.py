@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from entrypoints.train.loop import console
+from cpu_train_stack.train.loop import console
 
 
 def test_every_line_of_another_rank_has_its_number_as_prefix() -> None:

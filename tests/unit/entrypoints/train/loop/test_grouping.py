@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from entrypoints.train.loop import grouping
-from entrypoints.train.loop.grouping import GroupedByLength
+from cpu_train_stack.train.loop import grouping
+from cpu_train_stack.train.loop.grouping import GroupedByLength
 
 CHANCE = random.Random(5)
 LENGTHS = [CHANCE.randint(4, 128) for _ in range(1000)]

@@ -14,8 +14,8 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The module without transformers. It is not kept for other tests."""
     classes = dict.fromkeys(("TrainerCallback", "TrainerState", "TrainingArguments"), object)
     monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(**classes))
-    monkeypatch.setitem(sys.modules, "entrypoints.group.create", SimpleNamespace(gather=list))
-    return runpy.run_module("entrypoints.train.loop.resume")
+    monkeypatch.setitem(sys.modules, "cpu_train_stack.group.create", SimpleNamespace(gather=list))
+    return runpy.run_module("cpu_train_stack.train.loop.resume")
 
 
 @pytest.mark.parametrize(

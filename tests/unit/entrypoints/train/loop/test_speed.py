@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from entrypoints.train.loop.speed import Speed, progress_line, steps_within
+from cpu_train_stack.train.loop.speed import Speed, progress_line, steps_within
 
 
 def clocked(durations: list[float], rows: int, world_size: int) -> Speed:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.cli.packages import IPEX, release, versions
+from cpu_train_stack.cli.packages import IPEX, release, versions
 from tests.unit.entrypoints.test_dispatch import entrypoint
 
 INSTALLED = versions(["torch", "accelerate", IPEX])

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from entrypoints.train.data.types import TrainerInputs
-from entrypoints.train.model import memory
-from entrypoints.train.model.memory import Flags, Footprint
+from cpu_train_stack.train.data.types import TrainerInputs
+from cpu_train_stack.train.model import memory
+from cpu_train_stack.train.model.memory import Flags, Footprint
 
 GB = 1_000_000_000
 FOOTPRINT = Footprint(

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from entrypoints.cli import packages
-from entrypoints.cli.errors import UsageError
-from entrypoints.train.flags.arguments import TaskArguments
-from entrypoints.train.model import quantization
+from cpu_train_stack.cli import packages
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.train.flags.arguments import TaskArguments
+from cpu_train_stack.train.model import quantization
 
 NEW = {"bitsandbytes": "0.50.2", "transformers": "5.23.0"}
 

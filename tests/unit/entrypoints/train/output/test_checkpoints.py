@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.train.output import checkpoints
-from entrypoints.train.output import folder as output
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.train.output import checkpoints
+from cpu_train_stack.train.output import folder as output
 
 
 def safetensors(path: Path, size: int = 16) -> None:
@@ -117,7 +117,7 @@ def test_a_checkpoint_that_is_saved_again_replaces_the_first(tmp_path: Path) -> 
 # Publishes a checkpoint, and kills itself before its Nth change of a folder, if there are that many.
 KILLED = """
 import os, pathlib, signal, sys
-from entrypoints.train.output import checkpoints
+from cpu_train_stack.train.output import checkpoints
 output, left = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 def kill(event, _):
     global left

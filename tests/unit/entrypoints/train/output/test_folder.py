@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from entrypoints import contract
-from entrypoints.cli.errors import UsageError
-from entrypoints.train.output import checkpoints
-from entrypoints.train.output import folder as output
+from cpu_train_stack import contract
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.train.output import checkpoints
+from cpu_train_stack.train.output import folder as output
 from tests.unit.entrypoints.train.output.test_checkpoints import complete, cut
 
 

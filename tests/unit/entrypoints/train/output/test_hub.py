@@ -8,8 +8,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from entrypoints.cli import packages
-from entrypoints.train.output import hub
+from cpu_train_stack.cli import packages
+from cpu_train_stack.train.output import hub
 
 
 @pytest.mark.parametrize(

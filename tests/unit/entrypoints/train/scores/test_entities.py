@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from entrypoints.train.scores import entities
+from cpu_train_stack.train.scores import entities
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy
 import pytest
 
-from entrypoints.train.scores import glue
+from cpu_train_stack.train.scores import glue
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from entrypoints.train.scores.squad import SpanOptions, Window, best_answer, exact_match, f1, normalize, scores
+from cpu_train_stack.train.scores.squad import SpanOptions, Window, best_answer, exact_match, f1, normalize, scores
 
 
 @pytest.mark.parametrize(

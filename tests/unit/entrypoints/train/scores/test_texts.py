@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from entrypoints.cli import packages
-from entrypoints.train.scores import texts
+from cpu_train_stack.cli import packages
+from cpu_train_stack.train.scores import texts
 
 
 def have(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:

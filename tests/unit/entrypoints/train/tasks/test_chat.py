@@ -8,9 +8,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from entrypoints.cli.errors import UsageError
-from entrypoints.train.data.language_rows import Conversation
-from entrypoints.train.tasks import chat
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.train.data.language_rows import Conversation
+from cpu_train_stack.train.tasks import chat
 
 USER, ANSWER = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
 

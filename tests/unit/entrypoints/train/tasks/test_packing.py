@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from entrypoints.train.tasks import packing
+from cpu_train_stack.train.tasks import packing
 
 
 def test_every_row_is_packed_once_and_no_bin_exceeds_its_capacity() -> None:

@@ -1,0 +1,130 @@
+"""Use the CPU in scripts that do not ask for it, and keep accelerate from copying the model.
+
+Since accelerate 1.13, a rank without CUDA and without `use_cpu` is a separate job: every rank silently trains on
+all rows, and `bf16` is refused ("You need to assign use_cpu"). transformers before 4.32 calls the field no_cuda.
+`_no_trainer` scripts create accelerate's Accelerator themselves, which needs the same setting.
+
+Since accelerate 0.29, the device of a rank in a group is `cpu:N`, which torch treats as another device than `cpu`:
+the `model.to(device)` of Trainer and of `Accelerator.prepare` copies every weight. Weights that are mapped from
+the model's file are then in memory twice until the last one is copied. IPEX's layers continue to use the memory
+into which IPEX packed their weights, while the optimizer changes the copies: the model silently learns nothing. On
+torch before 2.7, accelerate packs the weights even if the script does not ask for IPEX.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, Callable
+
+from cpu_train_stack.adapt.adaptation import (
+    Adaptation,
+    Situation,
+    Verdict,
+    after_creation,
+    before_method,
+    on_import,
+)
+from cpu_train_stack.cli import packages
+from cpu_train_stack.cli.import_hooks import after_import
+
+_TRAINER, _ACCELERATOR, _DEVICE = "use-cpu", "accelerate-cpu", "cpu-device"
+STATE_MODULE = "accelerate.state"
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+def _imply_use_cpu(situation: Situation, module: Any) -> None:
+    arguments = module.TrainingArguments
+    names = {item.name for item in dataclasses.fields(arguments)}
+    field = "use_cpu" if "use_cpu" in names else "no_cuda"
+
+    def imply(created: Any, _options: dict[str, Any]) -> None:
+        if not getattr(created, field) and not _has_gpu():
+            setattr(created, field, True)
+            situation.report(_TRAINER, f"--{field} is implied")
+
+    before_method(arguments, "__post_init__", imply)
+
+
+def _imply_accelerator_cpu(situation: Situation, module: Any) -> None:
+    # accelerate of 2022 has only AcceleratorState, and looks for a GPU in every rank of torchrun.
+    state = getattr(module, "PartialState", None) or module.AcceleratorState
+    init = state.__init__
+
+    @functools.wraps(init)
+    def imply(self: Any, *args: Any, **options: Any) -> None:
+        # Later objects share the state of the first one.
+        if not any(args) and not options.get("cpu") and not state._shared_state and not _has_gpu():
+            args, options["cpu"] = (), True
+            situation.report(_ACCELERATOR, "Accelerator(cpu=True) is implied")
+        init(self, *args, **options)
+
+    state.__init__ = imply
+
+
+def remove_device_index(module: Any, report: Callable[[str], None] | None = None) -> None:
+    """Make accelerate's PartialState use `cpu` instead of `cpu:N`. `module`: accelerate.state."""
+
+    def remove(state: Any) -> None:
+        device = state.device
+        if device is not None and device.type == "cpu" and device.index is not None:
+            state.device = type(device)("cpu")
+            if report is not None:
+                report(f"the ranks' device is cpu, not {device}: IPEX's layers keep the weights that are trained")
+
+    after_creation(module.PartialState, remove)
+
+
+def _check_use_cpu(package: str, situation: Situation) -> Verdict:
+    if package not in situation.versions:
+        return Verdict(False, f"{package} is not installed")
+    if "--use_cpu" in situation.arguments or "--no_cuda" in situation.arguments:
+        return Verdict(False, "the command line sets it")
+    return Verdict(True, "if the script does not set it, and torch finds no GPU")
+
+
+def prevent_copies() -> None:
+    """Keep Trainer from copying the model. Call before accelerate creates its state."""
+    after_import(STATE_MODULE, remove_device_index)
+
+
+def _check_device(situation: Situation) -> Verdict:
+    if "accelerate" not in situation.versions:
+        return Verdict(False, "accelerate is not installed")
+    if situation.before("accelerate", "0.29.0"):
+        return Verdict(False, "accelerate before 0.29 uses cpu")
+    return Verdict(True, "if accelerate uses cpu:N as a rank's device")
+
+
+def _install_device(situation: Situation) -> None:
+    if _check_device(situation).applies:
+        has_ipex = packages.IPEX in situation.versions
+        report = functools.partial(situation.report, _DEVICE) if has_ipex else None
+        on_import(STATE_MODULE, lambda _, module: remove_device_index(module, report))(situation)
+
+
+ADAPTATIONS = (
+    Adaptation(
+        _TRAINER,
+        "TrainingArguments get use_cpu: without it, each rank would be a separate job",
+        functools.partial(_check_use_cpu, "transformers"),
+        on_import("transformers.training_args", _imply_use_cpu),
+    ),
+    Adaptation(
+        _ACCELERATOR,
+        "accelerate's Accelerator gets cpu=True: without it, each rank would be a separate job",
+        functools.partial(_check_use_cpu, "accelerate"),
+        on_import(STATE_MODULE, _imply_accelerator_cpu),
+    ),
+    Adaptation(
+        _DEVICE,
+        "accelerate's device of a rank is cpu instead of cpu:N, to which Trainer would copy every weight",
+        _check_device,
+        _install_device,
+    ),
+)

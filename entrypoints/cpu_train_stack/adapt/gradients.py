@@ -1,0 +1,119 @@
+"""How DistributedDataParallel (DDP) stores and exchanges the gradients of Trainer's model. Torch-free until used.
+
+- By default, DDP copies each gradient into a bucket, exchanges the bucket and copies the result back: after the
+  backward pass, each gradient exists twice. With DDP's `gradient_as_bucket_view`, gradients are views of the
+  buckets, with the same values.
+- Most rows of a word embedding's gradient are zero. Only the others are exchanged (`word_rows`).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+from weakref import WeakSet
+
+from cpu_train_stack.adapt.adaptation import Adaptation, Situation, on_import, since
+from cpu_train_stack.cli import packages
+
+_check = since(
+    "transformers", "4.46.0", "if Trainer trains with several ranks", "not tested with transformers before 4.46"
+)
+
+
+def share(trainer: Any) -> None:
+    """Make the gradients of a Trainer's model views of the buckets. Call before accelerate creates DDP.
+
+    Does nothing for a model that IPEX has optimized: its optimizers were not tested with views.
+    """
+    options = trainer.accelerator.ddp_handler
+    is_ipex = any(type(module).__module__.startswith(packages.IPEX) for module in trainer.model.modules())
+    if options is not None and not is_ipex and not getattr(trainer.args, "use_ipex", False):
+        options.gradient_as_bucket_view = True
+
+
+def exchange(model: Any, wanted: str | None) -> None:
+    """Set up the exchange of gradients. Call before the first backward pass.
+
+    `wanted`: "bf16" sends half of the bytes; "torch" is DDP's default; None is DDP's default, except that only the
+    rows in use of a large word embedding are sent. `model`: as Trainer wrapped it.
+
+    Does nothing without DDP, if DDP has its own process group, and if the script has registered its own hook.
+    """
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    from torch.nn.parallel import DistributedDataParallel
+
+    from cpu_train_stack.adapt import word_rows
+    from cpu_train_stack.adapt.step_clock import waiting
+
+    wrapped = getattr(model, "_orig_mod", model)  # torch.compile's
+    if wanted == "torch" or not isinstance(wrapped, DistributedDataParallel):
+        return
+    if getattr(wrapped, "_comm_hooks", None) or wrapped.process_group != dist.group.WORLD:
+        return
+    is_compiled = wrapped is not model or any(map(_is_compiled, wrapped.module.modules()))
+    found = None if is_compiled else word_rows.table(wrapped.module)
+    if found is None and wanted is None:
+        return
+    rows = word_rows.Rows(found, wrapped) if found is not None else None
+    wire = torch.bfloat16 if wanted == "bf16" else None
+    # Without a GPU, DDP refuses torch's bf16 hook by its name, although groups on CPUs add up bf16 too.
+    plain = default_hooks.bf16_compress_hook if wire else default_hooks.allreduce_hook
+
+    def hook(state: Any, bucket: Any) -> Any:
+        with waiting():
+            is_reduced = rows is not None and rows.reduce(bucket, wire)
+        if not is_reduced:
+            return plain(state, bucket)
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    hook.__annotations__.clear()  # torch accepts no annotations or its own types, but not their names as texts
+    wrapped.register_comm_hook(None, hook)
+
+
+def _is_compiled(module: Any) -> bool:
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def _share_buckets(situation: Situation, module: Any) -> None:
+    if not _check(situation).applies:
+        return
+    original = module.Trainer._wrap_model  # the last method of Trainer before accelerate creates DDP
+
+    @functools.wraps(original)
+    def wrap(self: Any, *arguments: Any, **options: Any) -> Any:
+        wrapped = original(self, *arguments, **options)
+        share(self)
+        return wrapped
+
+    module.Trainer._wrap_model = wrap
+
+
+def _exchange_rows(situation: Situation, module: Any) -> None:
+    if not _check(situation).applies:
+        return
+    original = module.Trainer.training_step
+    known: WeakSet[Any] = WeakSet()
+
+    @functools.wraps(original)
+    def step(self: Any, model: Any, *arguments: Any, **options: Any) -> Any:
+        if model not in known:
+            known.add(model)
+            exchange(model, None)
+        return original(self, model, *arguments, **options)
+
+    module.Trainer.training_step = step
+
+
+BUCKETS = Adaptation(
+    "gradient-buckets", "Trainer stores gradients once, in the memory that ranks exchange",
+    _check, on_import("transformers.trainer", _share_buckets),
+)  # fmt: skip
+ROWS = Adaptation(
+    "word-rows", "Trainer exchanges only the rows in use of a word embedding's gradient",
+    _check, on_import("transformers.trainer", _exchange_rows),
+)  # fmt: skip
+ADAPTATIONS = (BUCKETS, ROWS)

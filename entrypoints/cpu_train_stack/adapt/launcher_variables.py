@@ -1,0 +1,92 @@
+"""A script that reads a launcher's variables finds them under every launcher. Torch-free.
+
+Guides start ranks with Intel MPI or Open MPI and read `PMI_RANK` or `OMPI_COMM_WORLD_LOCAL_RANK`. Under another
+launcher, such a script would take every rank for the only one.
+
+A missing variable gets its value at the moment when the script reads it. Libraries, child processes and code in C
+do not see it: oneCCL and Intel MPI would take the variables for those of an MPI launcher.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from types import FrameType
+from typing import Any, Callable
+
+from cpu_train_stack.adapt.adaptation import Adaptation, Situation, Verdict
+from cpu_train_stack.placement.launchers import HYDRA, MVAPICH2, OPEN_MPI
+
+_NAME = "launcher-variables"
+# A launcher's variable -> the variable that every rank has.
+NAMES = {
+    theirs: ours
+    for launcher in (HYDRA, OPEN_MPI, MVAPICH2)
+    for theirs, ours in (
+        (launcher.rank, "RANK"),
+        (launcher.world_size, "WORLD_SIZE"),
+        (launcher.local_rank, "LOCAL_RANK"),
+        (launcher.local_world_size, "LOCAL_WORLD_SIZE"),
+    )
+}
+_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+# The modules of os.environ.
+_MAPPINGS = frozenset({__name__, "os", "collections.abc", "_collections_abc"})
+
+
+class _Data(dict[bytes, bytes]):
+    """The data of os.environ, which asks `missing` for a variable that is not set."""
+
+    missing: Callable[[str], str | None]
+
+    def __missing__(self, key: bytes) -> bytes:
+        value = self.missing(os.fsdecode(key))
+        if value is None:
+            raise KeyError(key)
+        return os.fsencode(value)
+
+    def __delitem__(self, key: bytes) -> None:
+        if key in self or os.fsdecode(key) not in NAMES:  # a value that only `missing` supplies is not stored
+            super().__delitem__(key)
+
+
+def _install(situation: Situation) -> None:
+    def missing(name: str) -> str | None:
+        ours = NAMES.get(name, "")
+        value = os.environ.get(ours) if ours else None
+        if value is None or not _is_script(sys._getframe(1)):
+            return None
+        situation.report(
+            _NAME, f"the script reads {name}, which its launcher does not set: it gets the value of {ours}"
+        )
+        return value
+
+    texts: Any = os.environ
+    encoded: Any = os.environb  # a view of the same dictionary
+    texts._data = encoded._data = data = _Data(texts._data)
+    data.missing = missing
+
+
+def _is_script(frame: FrameType | None) -> bool:
+    """Whether the code that reads the variable is the user's, and not a library's."""
+    while frame is not None and frame.f_globals.get("__name__") in _MAPPINGS:
+        frame = frame.f_back
+    if frame is None:
+        return False
+    is_main = frame.f_globals.get("__name__") == "__main__"  # an installed module, with run -m
+    return is_main or not frame.f_code.co_filename.startswith(_LIBRARIES)
+
+
+def _check(_situation: Situation) -> Verdict:
+    return Verdict(True, "if the script reads one that its launcher does not set")
+
+
+ADAPTATIONS = (
+    Adaptation(
+        _NAME,
+        f"the script finds {HYDRA.rank}, {OPEN_MPI.rank} and the like under every launcher",
+        _check,
+        _install,
+    ),
+)

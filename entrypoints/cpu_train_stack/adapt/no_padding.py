@@ -1,0 +1,170 @@
+"""Compute no padding in the layers of encoders and decoders (operators.unpadded), where the loss stays the same.
+
+Three kinds of classes of each family of encoders are changed; for decoders, see adapt.decoders. The base model
+joins the rows of its input, or computes the padded input if it does not support the arguments. The encoder inside
+it returns the padded shape, which the pooler and the heads expect. Its padding positions are zeros instead of the
+states of padding tokens, so only heads whose loss does not depend on these positions allow it.
+
+A question-answering head normalizes its scores over all positions, including padding. With the adaptation ANSWERS,
+padding gets no probability, which is another loss: `train` has it on, `run` off.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable
+
+from cpu_train_stack.adapt import decoders, joining
+from cpu_train_stack.adapt.adaptation import Adaptation, Situation, after_creation, since
+from cpu_train_stack.adapt.joining import Use
+from cpu_train_stack.cli.import_hooks import after_import
+from cpu_train_stack.operators import unpadded
+
+NAME = "no-padding"
+ANSWERS = "no-padding-answers"
+# transformers' module: the prefix of its classes, and its encoder.
+_FAMILIES = {
+    "albert": ("Albert", "AlbertTransformer"),
+    "bert": ("Bert", "BertEncoder"),
+    "camembert": ("Camembert", "CamembertEncoder"),
+    "distilbert": ("DistilBert", "Transformer"),
+    "electra": ("Electra", "ElectraEncoder"),
+    "roberta": ("Roberta", "RobertaEncoder"),
+    "xlm_roberta": ("XLMRoberta", "XLMRobertaEncoder"),
+}
+# Heads that read only the first token of each row, and heads with a label for each token.
+_FIRST_TOKEN = ("ForSequenceClassification",)
+_LABELS = ("ForTokenClassification", "ForMaskedLM")
+_ANSWERS = "ForQuestionAnswering"
+# The score of padding as the start or the end of an answer: its exponential is 0, and two of them add up in bf16.
+_IMPOSSIBLE = -1e4
+
+
+def skipped() -> int:
+    """The tokens of padding that this process has not computed."""
+    return joining.USE[0].skipped if joining.USE else 0
+
+
+def skips_padding(model: Any, arguments: Any) -> bool:
+    """Whether the layers of a Trainer's model compute no padding, if its input allows it.
+
+    `arguments`: TrainingArguments.
+    """
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model  # peft's
+    if not joining.USE or arguments.torch_compile:
+        return False
+    suffixes = (*_FIRST_TOKEN, *_LABELS, *((_ANSWERS,) if joining.USE[0].answers else ()))
+    names = {f"{prefix}{suffix}" for prefix, _ in _FAMILIES.values() for suffix in suffixes}
+    names |= decoders.HEADS
+    return any(one.__name__ in names for one in type(base).__mro__)
+
+
+# Whether the attention of the installed transformers can be replaced from outside of the models.
+check = since(
+    "transformers",
+    "5.0.0",
+    f"for heads whose loss does not depend on padding ({', '.join((*_FAMILIES, *decoders.FAMILIES))})",
+    "it needs transformers 5.0 or newer: in 4.55, each encoder has its own attention",
+)
+
+
+def install(use: Use) -> None:
+    """Hook attention, the models of all families, and Trainer, which names the models that are not supported."""
+    is_hooked = bool(joining.USE)
+    joining.USE[:] = [use]
+    if is_hooked:
+        return
+    after_import("transformers.modeling_utils", joining.hook_attention)
+    for family in _FAMILIES:
+        after_import(f"transformers.models.{family}.modeling_{family}", functools.partial(_hook, family))
+    for family, prefix in decoders.FAMILIES.items():
+        name = f"transformers.models.{family}.modeling_{family}"
+        after_import(name, functools.partial(decoders.hook, prefix))
+    after_import("transformers.trainer", _hook_trainer)
+
+
+def _hook(family: str, module: Any) -> None:
+    prefix, encoder = _FAMILIES[family]
+    joining.replace(module, f"{prefix}Model", _base)
+    joining.replace(module, encoder, _encoder)
+    for suffix in (*_FIRST_TOKEN, *_LABELS):
+        change = functools.partial(joining.head, f"{prefix}Model", suffix in _LABELS)
+        joining.replace(module, f"{prefix}{suffix}", change)
+    joining.replace(module, f"{prefix}{_ANSWERS}", functools.partial(_answers, f"{prefix}Model"))
+
+
+def _base(model: Any, given: dict[str, Any], original: Callable[..., Any], unchanged: Callable[[], Any]) -> Any:
+    is_decoder = getattr(model.config, "is_decoder", False)
+    layout = joining.layout_for(model, given, "it is a decoder" if is_decoder else None)
+    return unchanged() if layout is None else original(model, **joining.joined(model, given, layout))
+
+
+def _encoder(_model: Any, given: dict[str, Any], _original: object, unchanged: Callable[[], Any]) -> Any:
+    out = unchanged()
+    layout = unpadded.layout_in(given.get("attention_mask"))
+    if layout is not None:
+        out.last_hidden_state = unpadded.padded(out.last_hidden_state, layout)
+    return out
+
+
+def _answers(base: str, model: Any, given: dict[str, Any], _original: object, unchanged: Callable[[], Any]) -> Any:
+    mask = given.get("attention_mask")
+    if mask is None or mask.dim() != 2:
+        return unchanged()
+    if not joining.USE[0].answers:
+        with joining.in_head(f"the loss of question answering depends on it (--adapt {ANSWERS} changes that)"):
+            return unchanged()
+
+    def without_padding(_layer: Any, _inputs: Any, scores: Any) -> Any:
+        return scores.masked_fill(mask[..., None] == 0, _IMPOSSIBLE)
+
+    reason = joining.module_problem(model, base)
+    hook = model.qa_outputs.register_forward_hook(without_padding)
+    try:
+        with joining.in_head(reason):
+            return unchanged()
+    finally:
+        hook.remove()
+
+
+def _hook_trainer(module: Any) -> None:
+    def report(trainer: Any) -> None:
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        model = model.get_base_model() if hasattr(model, "get_base_model") else model  # peft's
+        family = getattr(getattr(model, "config", None), "model_type", "").replace("-", "_")
+        is_encoder = getattr(model, "main_input_name", "") == "input_ids" and not model.can_generate()
+        note, name = joining.USE[0].note, type(model).__name__
+        if is_encoder and family not in _FAMILIES:
+            note(f"{name} computes padding: it is not a model of {', '.join(_FAMILIES)}")
+        elif is_encoder and trainer.args.torch_compile:
+            note(f"{name} computes padding: torch.compile is on")
+
+    after_creation(module.Trainer, report)
+
+
+def _install(situation: Situation) -> None:
+    if check(situation).applies:
+        install(Use(functools.partial(situation.report, NAME)))
+
+
+def install_in_train(situation: Situation, off: frozenset[str], report: Callable[[str], None]) -> None:
+    """Install it for `train`, whose losses ignore padding. `off`: the adaptations that are turned off.
+
+    `report`: gets a line about each fallback.
+    """
+    if NAME not in off and check(situation).applies:
+        install(Use(report, in_train=True, answers=ANSWERS not in off))
+
+
+def _install_answers(_situation: Situation) -> None:
+    if joining.USE:
+        joining.USE[0].answers = True
+
+
+ADAPTATIONS = (
+    Adaptation(NAME, "layers compute no padding, if the loss stays the same", check, _install),
+    Adaptation(
+        ANSWERS, "the same for question answering, whose loss then excludes padding", check, _install_answers,
+        is_default=False,
+    ),
+)  # fmt: skip

@@ -1,0 +1,55 @@
+"""Load the usual metrics of evaluate.load from the image instead of from the network.
+
+evaluate downloads each metric's program from the hub, on every node, and runs it (huggingface/evaluate#315, #473).
+The image computes accuracy, f1, glue, mse, seqeval and squad by the same definitions, and rouge and sacrebleu with
+their packages. A folder of such a name in the working directory takes precedence, as in evaluate.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+from cpu_train_stack.adapt.adaptation import Adaptation, Situation, on_import, since
+from cpu_train_stack.cli import packages
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.train.scores.texts import PACKAGES
+
+_NAME = "offline-metrics"
+NAMES = ("accuracy", "f1", "glue", "mse", "seqeval", "squad", *PACKAGES)
+
+
+def _hook(situation: Situation, module: Any) -> None:
+    original = module.load
+
+    @functools.wraps(original)
+    def load(path: str, config_name: str | None = None, *args: Any, **options: Any) -> Any:
+        if path not in NAMES or args or options.get("revision") or Path(path).exists():
+            return original(path, config_name, *args, **options)
+        package = PACKAGES.get(path)
+        if package is not None and not packages.installed(package):
+            raise UsageError(
+                f"evaluate.load({path!r}) needs the package {package}, which this image does not have: build it "
+                f"with ./inv build --with {package}"
+            )
+        from cpu_train_stack.adapt.metrics import METRICS
+
+        situation.report(_NAME, f"evaluate.load({path!r}) uses the image's metric: nothing is downloaded")
+        for unused in ("module_type", "download_config", "download_mode", "revision"):
+            options.pop(unused, None)
+        # Files are only necessary if several processes compute one metric together.
+        options.setdefault("keep_in_memory", options.get("num_process", 1) == 1)
+        return METRICS[path](config_name=config_name, **options)
+
+    module.load = module.loading.load = load
+
+
+ADAPTATIONS = (
+    Adaptation(
+        _NAME,
+        f"evaluate.load of {', '.join(NAMES)} needs no network",
+        since("evaluate", "0", f"if the script loads {', '.join(NAMES)}", ""),
+        on_import("evaluate", _hook),
+    ),
+)

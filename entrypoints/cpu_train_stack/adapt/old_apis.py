@@ -1,0 +1,294 @@
+"""Names and parameters that libraries removed or renamed, and that example scripts of transformers 4 still use.
+
+datasets: load_metric moved to the package evaluate and was removed in 3.0; `use_auth_token` has been called
+`token` since datasets 2.14 and transformers 4.32, and datasets 3.0 and transformers 5.0 refuse the old name.
+transformers: 4.51 removed is_torch_tpu_available from the top level. 5.0 removed send_example_telemetry,
+get_full_repo_name (only for --push_to_hub), is_offline_mode of transformers.utils, and TrainingArguments'
+use_legacy_prediction_loop and tpu_metrics_debug, both of which trainer_qa.py reads; Trainer's `tokenizer` has been
+called processing_class since 4.46, and 5.0 accepts only the new name. huggingface_hub: 1.0 removed Repository.
+accelerate: 1.0 removed Accelerator.use_fp16 and DistributedType.TPU, and renamed logging_dir to project_dir.
+Intel's bindings: torch_ccl has been called oneccl_bindings_for_pytorch since 1.12; accelerate of 2022 imports the
+old name on older torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import importlib.abc
+import importlib.machinery
+import inspect
+import sys
+from types import ModuleType
+from typing import Any, NoReturn
+
+from cpu_train_stack.adapt.adaptation import (
+    Adaptation,
+    Situation,
+    Verdict,
+    add_to_transformers,
+    before_method,
+    on_import,
+    removed_in,
+)
+from cpu_train_stack.cli import packages
+from cpu_train_stack.cli.import_hooks import after_import
+
+_METRIC, _TOKEN, _TELEMETRY, _TOKENIZER = "load-metric", "auth-token", "telemetry", "trainer-tokenizer"
+_TPU, _LOOP, _REPOSITORY, _ACCELERATOR = "torch-tpu", "prediction-loop", "hub-repository", "accelerator-names"
+_OFFLINE, _BINDINGS = "offline-mode", "torch-ccl"
+_OLD_BINDINGS = "torch_ccl"
+_OLD_PARAMETER = "use_auth_token"
+_REMOVED_FIELDS = ("use_legacy_prediction_loop", "tpu_metrics_debug")
+_PUSH = "huggingface_hub 1.0 removed Repository: remove --push_to_hub, and upload the folder with `hf upload`"
+
+
+def _add_telemetry(situation: Situation, module: Any) -> None:
+    if hasattr(module, "send_example_telemetry"):
+        return
+
+    def send_example_telemetry(*_args: Any, **_options: Any) -> None:
+        situation.report(_TELEMETRY, "send_example_telemetry was removed from transformers: nothing is sent")
+
+    module.send_example_telemetry = send_example_telemetry
+
+
+def add_is_offline_mode(situation: Situation, module: Any) -> None:
+    if hasattr(module, "is_offline_mode"):
+        return
+
+    def is_offline_mode() -> bool:
+        import huggingface_hub
+
+        situation.report(_OFFLINE, "transformers.utils.is_offline_mode is now huggingface_hub.is_offline_mode")
+        return bool(huggingface_hub.is_offline_mode())
+
+    module.is_offline_mode = is_offline_mode
+
+
+def rename_tokenizer(trainer: str, situation: Situation, module: Any) -> None:
+    """Let the class `trainer` of `module` accept `tokenizer`, if it has processing_class instead."""
+    owner = getattr(module, trainer)
+    names = inspect.signature(owner.__init__).parameters
+
+    def rename(_trainer: Any, options: dict[str, Any]) -> None:
+        if "tokenizer" in options and "processing_class" not in options:
+            options["processing_class"] = options.pop("tokenizer")
+            situation.report(_TOKENIZER, f"{trainer}(tokenizer=...) is now {trainer}(processing_class=...)")
+
+    if "tokenizer" not in names and "processing_class" in names:
+        before_method(owner, "__init__", rename)
+
+
+def _install_tokenizer(situation: Situation) -> None:
+    after_import("transformers.trainer", functools.partial(rename_tokenizer, "Trainer", situation))
+    after_import("transformers.trainer_seq2seq", functools.partial(rename_tokenizer, "Seq2SeqTrainer", situation))
+
+
+def _add_load_metric(situation: Situation, module: Any) -> None:
+    if hasattr(module, "load_metric"):
+        return
+
+    def load_metric(*args: Any, **options: Any) -> Any:
+        import evaluate
+
+        situation.report(_METRIC, "datasets.load_metric is now evaluate.load")
+        return evaluate.load(*args, **options)
+
+    module.load_metric = load_metric
+
+
+def _rename_token(situation: Situation, options: dict[str, Any]) -> dict[str, Any]:
+    if _OLD_PARAMETER not in options:
+        return options
+    kept = {name: value for name, value in options.items() if name != _OLD_PARAMETER}
+    if options[_OLD_PARAMETER]:  # None and False mean no token
+        kept.setdefault("token", options[_OLD_PARAMETER])
+    situation.report(_TOKEN, f"{_OLD_PARAMETER} is now called token")
+    return kept
+
+
+def _hook_load_dataset(situation: Situation, module: Any) -> None:
+    original = module.load_dataset
+
+    @functools.wraps(original)
+    def load_dataset(*args: Any, **options: Any) -> Any:
+        return original(*args, **_rename_token(situation, options))
+
+    module.load_dataset = load_dataset
+
+
+def _hook_from_pretrained(situation: Situation, module: Any) -> None:
+    original = module.PreTrainedModel.from_pretrained.__func__
+
+    @functools.wraps(original)
+    def from_pretrained(cls: Any, *args: Any, **options: Any) -> Any:
+        return original(cls, *args, **_rename_token(situation, options))
+
+    module.PreTrainedModel.from_pretrained = classmethod(from_pretrained)
+
+
+def _install_token(situation: Situation) -> None:
+    if situation.since("datasets", "3.0.0"):
+        on_import("datasets", _hook_load_dataset)(situation)
+    if situation.since("transformers", "5.0.0"):
+        on_import("transformers.modeling_utils", _hook_from_pretrained)(situation)
+
+
+def _add_is_torch_tpu_available(situation: Situation, module: Any) -> None:
+    def is_torch_tpu_available(*_args: Any, **_options: Any) -> bool:
+        situation.report(_TPU, "is_torch_tpu_available is now is_torch_xla_available")
+        return bool(module.is_torch_xla_available())
+
+    add_to_transformers(module, "is_torch_tpu_available", lambda: is_torch_tpu_available)
+
+
+def _add_removed_fields(situation: Situation, module: Any) -> None:
+    arguments = module.TrainingArguments
+    fields = {item.name for item in dataclasses.fields(arguments)}
+    for name in _REMOVED_FIELDS:
+        if name not in fields:
+            setattr(arguments, name, _RemovedField(situation))
+
+
+class _RemovedField:
+    """A field that TrainingArguments had: False on every object until a script sets it."""
+
+    def __init__(self, situation: Situation) -> None:
+        self.situation = situation
+
+    def __get__(self, owner: object, kind: object = None) -> bool:
+        names = " and ".join(_REMOVED_FIELDS)
+        self.situation.report(_LOOP, f"{names} were removed from TrainingArguments: the script reads False")
+        return False
+
+
+def _refuse_push(*_args: Any, **_options: Any) -> NoReturn:
+    raise RuntimeError(_PUSH)
+
+
+def add_importable_name(name: str, module: Any) -> None:
+    """Let scripts import a removed name. A call raises RuntimeError."""
+    if not hasattr(module, name):
+        setattr(module, name, _refuse_push)
+
+
+def _install_repository(_situation: Situation) -> None:
+    after_import("huggingface_hub", functools.partial(add_importable_name, "Repository"))
+    after_import("transformers.utils", functools.partial(add_importable_name, "get_full_repo_name"))
+
+
+def _hook_accelerator(situation: Situation, module: Any) -> None:
+    accelerator = module.Accelerator
+    if not hasattr(accelerator, "use_fp16"):
+
+        def use_fp16(self: Any) -> bool:
+            situation.report(_ACCELERATOR, "Accelerator.use_fp16 is now mixed_precision")
+            return bool(self.mixed_precision == "fp16")
+
+        accelerator.use_fp16 = property(use_fp16)
+
+    def rename(_accelerator: Any, options: dict[str, Any]) -> None:
+        if "logging_dir" in options:
+            options.setdefault("project_dir", options.pop("logging_dir"))
+            situation.report(_ACCELERATOR, "Accelerator(logging_dir=...) is now Accelerator(project_dir=...)")
+
+    if "logging_dir" not in inspect.signature(accelerator.__init__).parameters:
+        before_method(accelerator, "__init__", rename)
+
+
+def add_tpu(_situation: Situation, module: Any) -> None:
+    """Let scripts compare with DistributedType.TPU, which is now XLA."""
+    kinds = module.DistributedType
+    if not hasattr(kinds, "TPU"):
+        kinds.TPU = kinds.XLA
+
+
+def _install_accelerator(situation: Situation) -> None:
+    on_import("accelerate.utils.dataclasses", add_tpu)(situation)
+    on_import("accelerate.accelerator", _hook_accelerator)(situation)
+
+
+class _BindingsFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds torch_ccl, if no other finder does: the import returns oneccl_bindings_for_pytorch."""
+
+    def __init__(self, situation: Situation) -> None:
+        self.situation = situation
+
+    def find_spec(self, name: str, _path: object, _target: object = None) -> importlib.machinery.ModuleSpec | None:
+        if name != _OLD_BINDINGS or not packages.installed(packages.CCL):
+            return None
+        return importlib.machinery.ModuleSpec(name, self)
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(packages.CCL)
+        self.situation.report(_BINDINGS, f"{_OLD_BINDINGS} is now {packages.CCL}")
+
+
+def _install_bindings(situation: Situation) -> None:
+    sys.meta_path.append(_BindingsFinder(situation))
+
+
+ADAPTATIONS = (
+    Adaptation(
+        _TELEMETRY,
+        "transformers.utils.send_example_telemetry exists, and sends nothing",
+        removed_in("transformers", "5.0.0"),
+        on_import("transformers.utils", _add_telemetry),
+    ),
+    Adaptation(
+        _OFFLINE,
+        "transformers.utils.is_offline_mode exists, and calls huggingface_hub.is_offline_mode",
+        removed_in("transformers", "5.0.0"),
+        on_import("transformers.utils", add_is_offline_mode),
+    ),
+    Adaptation(
+        _TOKENIZER,
+        "Trainer(tokenizer=...) is passed on as processing_class",
+        removed_in("transformers", "5.0.0"),
+        _install_tokenizer,
+    ),
+    Adaptation(
+        _METRIC,
+        "datasets.load_metric exists, and calls evaluate.load",
+        removed_in("datasets", "3.0.0"),
+        on_import("datasets", _add_load_metric),
+    ),
+    Adaptation(
+        _TOKEN,
+        "use_auth_token is passed on as token, or dropped",
+        removed_in("datasets", "3.0.0"),
+        _install_token,
+    ),
+    Adaptation(
+        _TPU,
+        "transformers.is_torch_tpu_available exists, and calls is_torch_xla_available",
+        removed_in("transformers", "4.51.0"),
+        on_import("transformers.utils.import_utils", _add_is_torch_tpu_available),
+    ),
+    Adaptation(
+        _LOOP,
+        "TrainingArguments.use_legacy_prediction_loop and tpu_metrics_debug read as False",
+        removed_in("transformers", "5.0.0"),
+        on_import("transformers.training_args", _add_removed_fields),
+    ),
+    Adaptation(
+        _REPOSITORY,
+        "huggingface_hub.Repository and get_full_repo_name can be imported; a call raises an error with the fix",
+        removed_in("transformers", "5.0.0"),
+        _install_repository,
+    ),
+    Adaptation(
+        _ACCELERATOR,
+        "Accelerator.use_fp16 and DistributedType.TPU exist, and logging_dir is passed on as project_dir",
+        removed_in("accelerate", "1.0.0"),
+        _install_accelerator,
+    ),
+    Adaptation(
+        _BINDINGS,
+        f"{_OLD_BINDINGS} can be imported, and is {packages.CCL}",
+        lambda _: Verdict(packages.installed(packages.CCL), "if the script or accelerate imports it"),
+        _install_bindings,
+    ),
+)

@@ -1,0 +1,129 @@
+"""Make the first init_process_group of a script return without creating a group, and keep the group to the end.
+
+The default process group exists already, and torch refuses to create it twice. Scripts for torchrun create it. The
+rank and the world size that the script passes must be those of this process.
+
+Newer releases of accelerate destroy the default group in Accelerator.end_training. Scripts of transformers 4 call
+end_training before they wait for the other ranks and save the model.
+
+accelerate's notebook_launcher forks processes, which inherit the group but cannot use it: gloo waits forever.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from typing import Any, Callable
+
+from cpu_train_stack.adapt.adaptation import Adaptation, Situation, on_import, since
+from cpu_train_stack.cli.errors import UsageError
+
+_NAME, _LAUNCHER = "process-group", "notebook-launcher"
+_PRECISION = "ACCELERATE_MIXED_PRECISION"
+
+
+def _hook(situation: Situation, module: Any) -> None:
+    original = module.init_process_group
+    adopted = False
+
+    @functools.wraps(original)
+    def init_process_group(backend: str | None = None, *args: Any, **options: Any) -> None:
+        nonlocal adopted
+        if adopted or not module.is_initialized():
+            original(backend, *args, **options)
+            return
+        adopted = True
+        for name, ours in (("rank", situation.rank), ("world_size", situation.world_size)):
+            asked = options.get(name, -1)
+            if asked not in (-1, None, ours):
+                raise UsageError(
+                    f"the script calls init_process_group({name}={asked}), but the launcher gave this process "
+                    f"{name} {ours}: read it from the environment (RANK, WORLD_SIZE) in the script"
+                )
+        running = module.get_backend()
+        if backend is not None and running not in str(backend).lower().replace(",", ":").split(":"):
+            situation.report(
+                _NAME,
+                f"the script requests backend {backend!s}, the existing process group uses {running} (run "
+                "--backend)",
+            )
+        if options.get("timeout") is not None:
+            situation.report(_NAME, "the timeout of init_process_group is ignored: run --timeout sets it")
+
+    module.init_process_group = init_process_group
+    module.distributed_c10d.init_process_group = init_process_group
+
+
+def _keep(situation: Situation, module: Any) -> None:
+    """Keep the default group if accelerate is about to destroy it. Other groups are destroyed as usual."""
+    original = getattr(getattr(module, "PartialState", None), "destroy_process_group", None)
+    if original is None:  # an older accelerate
+        return
+
+    @functools.wraps(original)
+    def destroy_process_group(self: Any, group: Any = None) -> None:
+        if group is not None:
+            original(self, group)
+            return
+        situation.report(_NAME, "accelerate does not destroy the process group: it ends with the script")
+
+    module.PartialState.destroy_process_group = destroy_process_group
+
+
+def _call_in_ranks(situation: Situation, module: Any) -> None:
+    """notebook_launcher calls its function in this rank. `module`: accelerate.launchers."""
+    original = module.notebook_launcher
+
+    @functools.wraps(original)
+    def notebook_launcher(
+        function: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        num_processes: int | None = None,
+        *rest: Any,
+        **options: Any,
+    ) -> None:
+        ranks = situation.world_size
+        if ranks == 1 and num_processes in (None, 1):
+            original(function, args, num_processes, *rest, **options)
+            return
+        if ranks == 1:
+            raise UsageError(
+                f"the script calls notebook_launcher(num_processes={num_processes}) in a single rank, expected "
+                f"{num_processes} ranks: start it with launch --nproc-per-node {num_processes} -- run SCRIPT.py"
+            )
+        situation.report(
+            _LAUNCHER, f"notebook_launcher starts no processes: each of the {ranks} ranks calls its function"
+        )
+        given = inspect.signature(original).bind(function, args, num_processes, *rest, **options).arguments
+        before = os.environ.get(_PRECISION)
+        os.environ[_PRECISION] = given.get("mixed_precision", "no")
+        try:
+            function(*args)
+        finally:
+            os.environ.pop(_PRECISION, None)
+            if before is not None:
+                os.environ[_PRECISION] = before
+
+    module.notebook_launcher = notebook_launcher
+
+
+def _install(situation: Situation) -> None:
+    on_import("torch.distributed", _hook)(situation)
+    on_import("accelerate.state", _keep)(situation)
+
+
+ADAPTATIONS = (
+    Adaptation(
+        _NAME,
+        "the script's init_process_group uses the existing process group",
+        since("torch", "0", "if the script calls it", ""),
+        _install,
+    ),
+    Adaptation(
+        _LAUNCHER,
+        "accelerate's notebook_launcher calls its function in the existing ranks",
+        since("accelerate", "0", "if the script calls it", ""),
+        on_import("accelerate.launchers", _call_in_ranks),
+    ),
+)

@@ -1,0 +1,196 @@
+"""Attention in bfloat16, with or without dropout, for CPUs with AVX512-BF16 or AMX (kernels/attention_bf16*.cpp).
+
+A block of scores stays in the cache. The forward pass stores one number per query, and the backward pass
+recomputes the rest. Scores, softmax and sums are float32. The weights are rounded to bfloat16 before their
+product with the values, as in torch's fused kernel, which has no dropout.
+
+Rows that are end to end are computed in float32 too, without rounding (kernels/attention_float32_rows.cpp).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+from typing import Any
+
+from cpu_train_stack import contract
+from cpu_train_stack.operators import attention_mask, library
+from cpu_train_stack.operators.dropout import Rule
+from cpu_train_stack.operators.transforms import refuse_batched
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [("values", ctypes.c_void_p), ("steps", ctypes.c_size_t * 3)]
+
+
+class _Rule(ctypes.Structure):
+    _fields_ = [("seed", ctypes.c_uint64), ("threshold", ctypes.c_uint32), ("scale", ctypes.c_float)]
+
+
+class _Attention(ctypes.Structure):
+    """As in kernels/attention_bf16.hpp. `sizes`: batches, heads, heads per key, queries, keys, features."""
+
+    _fields_ = [
+        ("sizes", ctypes.c_size_t * 6),
+        ("query", _Tensor),
+        ("key", _Tensor),
+        ("value", _Tensor),
+        ("out", _Tensor),
+        ("mask", attention_mask.Mask),
+        ("scale", ctypes.c_float),
+        ("causal", ctypes.c_uint32),
+        ("amx", ctypes.c_uint32),
+        ("rule", _Rule),
+        ("logarithms", ctypes.c_void_p),
+        ("starts", ctypes.c_void_p),
+    ]
+
+
+class _Gradients(ctypes.Structure):
+    _fields_ = [("out", _Tensor), ("query", _Tensor), ("key", _Tensor), ("value", _Tensor)]
+
+
+def supported() -> bool:
+    """Whether this CPU has the kernel's instructions."""
+    return bool(library.library().attention_bfloat16_supported())
+
+
+def amx_permitted() -> bool:
+    """Whether this CPU has AMX and Linux (5.16 or later) lets this process use it, from now on."""
+    return bool(library.library().attention_amx_permitted())
+
+
+def attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    causal: bool,
+    factor: float,
+    rule: Rule,
+    starts: Any = None,
+    amx: bool = False,
+) -> Any:
+    """Attention of bfloat16 tensors. See attention.Kernel for shapes. Returns bfloat16.
+
+    `starts`: where rows begin that are end to end in one batch, and the number of all tokens, int64 [rows + 1].
+    The tokens of a row attend to each other only; `mask` is None. `amx`: compute products with AMX; requires
+    `amx_permitted()`.
+    """
+    return _function("bfloat16").apply(query, key, value, mask, causal, factor, rule, starts, amx)
+
+
+def float32_rows(
+    query: Any, key: Any, value: Any, mask: None, causal: bool, factor: float, rule: Rule, starts: Any
+) -> Any:
+    """Attention of rows that are end to end, computed in float32. Returns the dtype of `query`.
+
+    `mask` is None; for `starts`, see `attention`.
+    """
+    wide = (tensor.float() for tensor in (query, key, value))
+    return _function("float32_rows").apply(*wide, mask, causal, factor, rule, starts, False).to(query.dtype)
+
+
+@lru_cache(maxsize=2)
+def _function(kernel: str) -> Any:
+    """The autograd function. Tensors are [batch, heads, queries or keys, features]; masks may broadcast.
+
+    `kernel`: the KERNEL of the C functions attention_KERNEL_forward and _backward. Keys and values may have fewer
+    heads: consecutive heads of the query share one.
+    """
+    import torch
+
+    class FusedAttention(torch.autograd.Function):
+        @staticmethod
+        def forward(
+            ctx: Any,
+            query: Any,
+            key: Any,
+            value: Any,
+            mask: Any,
+            causal: bool,
+            factor: float,
+            rule: Rule,
+            starts: Any,
+            amx: bool,
+        ) -> Any:
+            query, key, value = (_contiguous_rows(tensor.detach()) for tensor in (query, key, value))
+            out = _empty(query, query.shape)
+            logarithms = torch.empty(query.shape[:3], dtype=torch.float32, device="cpu")
+            ctx.how = causal, factor, rule, amx
+            saved = query, key, value, mask, out, starts, logarithms
+            ctx.save_for_backward(*saved)
+            described = _described(saved, *ctx.how)
+            _run(getattr(library.library(), f"attention_{kernel}_forward"), described)
+            return out
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            refuse_batched(f"{contract.ATTENTION_KERNEL}=torch", *gradients)
+            saved = ctx.saved_tensors
+            query, key = saved[:2]
+            outer = _contiguous_rows(gradients[0])
+            # Gradients of every head, also of heads that share keys and values.
+            each = (*query.shape[:2], *key.shape[2:])
+            found = _empty(query, query.shape), _empty(key, each), _empty(key, each)
+            written = _Gradients(*map(_tensor, (outer, *found)))
+            run = getattr(library.library(), f"attention_{kernel}_backward")
+            _run(run, _described(saved, *ctx.how), written)
+            summed = (_summed(gradient, key.shape[1]) for gradient in found[1:])
+            return (found[0], *summed, *[None] * 6)
+
+    return FusedAttention
+
+
+def _run(kernel: Any, *structures: ctypes.Structure) -> None:
+    """Raises RuntimeError, like torch's allocator, if a thread cannot allocate its working memory."""
+    import torch
+
+    missing = kernel(*map(ctypes.byref, structures))
+    if missing:
+        raise RuntimeError(
+            f"attention ran out of memory. It needs {missing:,} bytes for each of {torch.get_num_threads()} "
+            "threads: use a smaller batch or shorter sequences"
+        )
+
+
+def _contiguous_rows(tensor: Any) -> Any:
+    return tensor if tensor.stride(3) == 1 else tensor.contiguous()
+
+
+def _empty(like: Any, shape: Any) -> Any:
+    """[batch, heads, rows, features] with rows before heads in memory, as linear layers expect."""
+    batches, heads, rows, features = shape
+    return like.new_empty(batches, rows, heads, features).transpose(1, 2)
+
+
+def _summed(gradient: Any, heads: int) -> Any:
+    """The gradient of shared keys or values: the sum over the heads that share them."""
+    sharing = gradient.shape[1] // heads
+    return gradient if sharing == 1 else gradient.unflatten(1, (heads, sharing)).sum(2)
+
+
+def _tensor(tensor: Any) -> _Tensor:
+    return _Tensor(tensor.data_ptr(), (ctypes.c_size_t * 3)(*tensor.stride()[:3]))
+
+
+def _described(tensors: Any, causal: bool, factor: float, rule: Rule, amx: bool) -> _Attention:
+    query, key, value, mask, out, starts, logarithms = tensors
+    batches, heads, queries, features = query.shape
+    keys = key.shape[2]
+    if starts is not None:
+        batches, queries = len(starts) - 1, int(starts.diff().max())
+        keys = queries
+    sizes = batches, heads, heads // key.shape[1], queries, keys, features
+    return _Attention(
+        (ctypes.c_size_t * 6)(*sizes),
+        *map(_tensor, (query, key, value, out)),
+        attention_mask.described(mask),
+        factor,
+        int(causal),
+        int(amx),
+        _Rule(rule.seed, rule.threshold, rule.scale),
+        logarithms.data_ptr(),
+        None if starts is None else starts.data_ptr(),
+    )

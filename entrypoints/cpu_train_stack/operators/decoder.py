@@ -1,0 +1,218 @@
+"""The parts of a decoder's layer between its matrix products, each in one pass (kernels/decoder.cpp).
+
+Tensors are float32 or bfloat16, and contiguous except where noted. Everything is computed in float32, and each
+result is rounded once to its dtype. There are no second derivatives.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from cpu_train_stack import contract
+from cpu_train_stack.operators import library
+from cpu_train_stack.operators.numbers import Numbers, numbers
+from cpu_train_stack.operators.recomputation import computable_again
+from cpu_train_stack.operators.transforms import refuse_batched
+
+_SETTING = f"{contract.NO_ADAPT}=decoder-layers"
+
+
+class _Norm(ctypes.Structure):
+    """As in kernels/decoder.cpp, like the structures below."""
+
+    _fields_ = [
+        *((name, Numbers) for name in ("stream", "added", "sum", "weight", "out")),
+        ("inverses", ctypes.c_void_p),
+        ("rows", ctypes.c_size_t),
+        ("features", ctypes.c_size_t),
+        ("epsilon", ctypes.c_float),
+    ]
+
+
+class _NormGradients(ctypes.Structure):
+    _fields_ = [
+        *((name, Numbers) for name in ("sum", "out", "stream", "added")),
+        ("weight", ctypes.c_void_p),
+    ]
+
+
+class _Rotation(ctypes.Structure):
+    _fields_ = [
+        *((name, Numbers) for name in ("input", "out", "cosines", "sines")),
+        ("sizes", ctypes.c_size_t * 4),
+        ("in_steps", ctypes.c_size_t * 3),
+        ("out_steps", ctypes.c_size_t * 3),
+        ("angle_step", ctypes.c_size_t),
+        ("is_inverse", ctypes.c_uint32),
+    ]
+
+
+def norm(stream: Any, added: Any, weight: Any, epsilon: float, dtype: Any, again: bool = False) -> tuple[Any, Any]:
+    """The sum of a stream and what is added to it (None: nothing), and RMSNorm of this sum in `dtype`.
+
+    `stream`, `added`: [..., features]; the sum has the dtype of `stream`. `again`: whether the second result is
+    computable again (operators.recomputation).
+    """
+    weight = weight.contiguous()
+    total, out = _SumAndNorm.apply(stream, added, weight, epsilon, dtype)
+    if again:
+        computable_again(out, lambda total, weight: _norm(total, weight, epsilon, dtype)[0], total, weight)
+    return total, out
+
+
+def gated(gate: Any, up: Any) -> Any:
+    """silu(gate) * up, for tensors of the same shape and dtype."""
+    gate, up = gate.contiguous(), up.contiguous()
+    return computable_again(_Gated.apply(gate, up), _gate, gate, up)
+
+
+def add(stream: Any, added: Any) -> Any:
+    """stream + added in the dtype of `stream`, for tensors of the same shape."""
+    return _Add.apply(stream, added)
+
+
+def rotated(states: Any, cosines: Any, sines: Any, dtype: Any) -> Any:
+    """Queries or keys [batch, heads, tokens, features] with rotary embeddings, in `dtype`.
+
+    `cosines`, `sines`: [batch or 1, tokens, features]. The features of each token must be contiguous. In memory,
+    the result has tokens before heads.
+    """
+    return _Rotated.apply(states, cosines, sines, dtype)
+
+
+class _SumAndNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, stream: Any, added: Any, weight: Any, epsilon: float, dtype: Any) -> Any:
+        stream = stream.contiguous()
+        total = stream if added is None else torch.empty_like(stream)
+        out, inverses = _norm(stream, weight, epsilon, dtype, None if added is None else added.contiguous(), total)
+        ctx.save_for_backward(total, weight, inverses)
+        ctx.dtypes = stream.dtype, None if added is None else added.dtype
+        ctx.set_materialize_grads(False)
+        return total, out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_sum: Any, by_out: Any) -> Any:
+        refuse_batched(_SETTING, by_sum, by_out)
+        total, weight, inverses = ctx.saved_tensors
+        dtype, added_dtype = ctx.dtypes
+        if by_out is None:
+            return by_sum, None if added_dtype is None else by_sum.to(added_dtype), None, None, None
+        by_out, by_sum = by_out.contiguous(), None if by_sum is None else by_sum.contiguous()
+        by_stream = torch.empty_like(total)
+        is_other = added_dtype not in (None, dtype)
+        by_added = torch.empty_like(total, dtype=added_dtype) if is_other else None
+        by_weight = None
+        if ctx.needs_input_grad[2]:
+            by_weight = torch.zeros(torch.get_num_threads(), weight.numel(), dtype=torch.float32, device="cpu")
+        described = _described(total, None, None, weight, None, inverses, 0.0)
+        gradients = _NormGradients(
+            *map(numbers, (by_sum, by_out, by_stream, by_added)),
+            None if by_weight is None else by_weight.data_ptr(),
+        )
+        library.library().norm_backward(ctypes.byref(described), ctypes.byref(gradients))
+        if added_dtype is not None and not is_other:
+            by_added = by_stream
+        summed = None if by_weight is None else by_weight.sum(0).to(weight.dtype)
+        return by_stream, by_added, summed, None, None
+
+
+class _Gated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate: Any, up: Any) -> Any:
+        ctx.save_for_backward(gate, up)
+        return _gate(gate, up)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, outer: Any) -> Any:
+        refuse_batched(_SETTING, outer)
+        gate, up = ctx.saved_tensors
+        outer = outer.contiguous()
+        found = torch.empty_like(gate), torch.empty_like(up)
+        gradients = (Numbers * 3)(*map(numbers, (outer, *found)))
+        kernel = library.library().gated_backward
+        kernel(ctypes.byref(numbers(gate)), ctypes.byref(numbers(up)), gradients, gate.numel())
+        return found
+
+
+class _Add(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, stream: Any, added: Any) -> Any:
+        ctx.dtype = added.dtype
+        out = torch.empty_like(stream, memory_format=torch.contiguous_format)
+        _run(library.library().add_forward, (stream.contiguous(), added.contiguous(), out), out.numel())
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, outer: Any) -> Any:
+        return outer, outer.to(ctx.dtype)
+
+
+class _Rotated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, states: Any, cosines: Any, sines: Any, dtype: Any) -> Any:
+        ctx.save_for_backward(cosines, sines)
+        ctx.dtype = states.dtype
+        return _rotate(states, cosines, sines, dtype, is_inverse=False)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, outer: Any) -> Any:
+        refuse_batched(_SETTING, outer)
+        outer = outer if outer.stride(3) == 1 else outer.contiguous()
+        cosines, sines = ctx.saved_tensors
+        return _rotate(outer, cosines, sines, ctx.dtype, is_inverse=True), None, None, None
+
+
+def _norm(stream: Any, weight: Any, epsilon: float, dtype: Any, added: Any = None, total: Any = None) -> Any:
+    """RMSNorm of stream + added, which is written to `total`, and the inverses of its roots of mean squares."""
+    out = torch.empty_like(stream, dtype=dtype)
+    inverses = torch.empty(stream.shape[:-1], dtype=torch.float32, device="cpu")
+    described = _described(stream, added, total, weight, out, inverses, epsilon)
+    library.library().norm_forward(ctypes.byref(described))
+    return out, inverses
+
+
+def _gate(gate: Any, up: Any) -> Any:
+    out = torch.empty_like(gate)
+    _run(library.library().gated_forward, (gate, up, out), gate.numel())
+    return out
+
+
+def _rotate(states: Any, cosines: Any, sines: Any, dtype: Any, is_inverse: bool) -> Any:
+    _batches, heads, tokens, features = states.shape
+    steps = heads * tokens * features, features, heads * features, 1
+    out = states.new_empty_strided(states.shape, steps, dtype=dtype)  # no view, which nobody could change in place
+    angles = cosines.contiguous(), sines.contiguous()
+    rotation = _Rotation(
+        *map(numbers, (states, out, *angles)),
+        (ctypes.c_size_t * 4)(*states.shape),
+        (ctypes.c_size_t * 3)(*states.stride()[:3]),
+        (ctypes.c_size_t * 3)(*out.stride()[:3]),
+        tokens * features if len(cosines) > 1 else 0,
+        int(is_inverse),
+    )
+    library.library().rotated(ctypes.byref(rotation))
+    return out
+
+
+def _run(kernel: Any, tensors: Any, count: int) -> None:
+    kernel(*(ctypes.byref(numbers(tensor)) for tensor in tensors), count)
+
+
+def _described(stream: Any, added: Any, total: Any, weight: Any, out: Any, inverses: Any, epsilon: float) -> _Norm:
+    features = stream.shape[-1]
+    return _Norm(
+        *map(numbers, (stream, added, total, weight, out)),
+        inverses.data_ptr(),
+        stream.numel() // features,
+        features,
+        epsilon,
+    )

@@ -1,0 +1,110 @@
+"""`run SCRIPT.py ARGS...` and `run -m MODULE ARGS...`: any torch script, unmodified, as one rank. Torch-free.
+
+The script runs as `__main__` with its own sys.argv and its folder first on sys.path. Its exceptions and its
+exit code pass through. Its process group exists before it starts, and adaptations undo what newer libraries
+broke for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cpu_train_stack import contract
+from cpu_train_stack.adapt import catalogue
+from cpu_train_stack.adapt.adaptation import Situation
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.options import (
+    DEFAULT_TIMEOUT_SECONDS,
+    default_backend,
+    duration,
+    option,
+    parse_options,
+)
+from cpu_train_stack.group.banner import Announce
+from cpu_train_stack.placement.detect import DistributedEnvironment
+
+
+@dataclass(frozen=True)
+class Script:
+    """`run`'s command line. `target`: a file, or a module's name if `is_module`; None only with `explain`."""
+
+    backend: str = option("--backend", "backend of the process group (default: %(default)s)", default_backend())
+    timeout_seconds: float = duration("--timeout", "time limit of each collective", DEFAULT_TIMEOUT_SECONDS)
+    quiet: bool = option("--quiet", "do not print the ranks and their cores at the start", False)
+    explain: bool = option("--explain", "list the adaptations that apply to the script; do not run it", False)
+    no_adapt: tuple[str, ...] = option(
+        "--no-adapt", f"turn off an adaptation, or all; may be repeated (variable: {contract.NO_ADAPT})", (),
+        action="append", metavar="NAME",
+    )  # fmt: skip
+    adapt: tuple[str, ...] = option(
+        "--adapt", "turn on an adaptation that is off by default, see --explain; may be repeated", (),
+        action="append", metavar="NAME",
+    )  # fmt: skip
+    is_module: bool = option("-m", "run a module instead of a file", False)
+    target: str | None = option("", "the script or the module", nargs="?", metavar="SCRIPT.py|MODULE")
+    arguments: tuple[str, ...] = option("", "the script's own arguments", nargs=argparse.REMAINDER, metavar="ARGS")
+
+    def run(self, environment: DistributedEnvironment, announce: Announce, /) -> int:
+        """Run the script in this process, under the existing process group. Its exceptions pass through."""
+        announce(self.quiet)
+        situation = Situation(
+            self.arguments, catalogue.versions(), self.backend, environment.rank, environment.world_size
+        )
+        catalogue.install(situation, catalogue.switched_off(self.no_adapt, self.adapt))
+        target = self.target or ""
+        sys.argv = [target, *self.arguments]
+        if self.is_module:  # runpy replaces the first argument by the module's file
+            sys.path.insert(0, str(Path.cwd()))
+            _run_module(target)
+        else:
+            sys.path.insert(0, str(Path(target).resolve().parent))
+            runpy.run_path(target, run_name="__main__")
+        return 0
+
+
+def parse(argv: Sequence[str]) -> Script:
+    """Parse `run`'s own options, which precede the script. Raises UsageError."""
+    usage = "[options] SCRIPT.py ARGS... | run [options] -m MODULE ARGS..."
+    script = parse_options(Script, argv, "run", "Run a Python script or module as one rank.", usage)
+    if script.target is None and not script.explain:
+        raise UsageError("run: no script, expected run [options] SCRIPT.py ARGS... (or -m MODULE ARGS...)")
+    return script
+
+
+def prepare(argv: Sequence[str]) -> Script:
+    """Parse the command line, and check that the script and the adaptations exist. Raises UsageError."""
+    script = parse(argv)
+    catalogue.switched_off(script.no_adapt, script.adapt)
+    if not script.is_module and not Path(script.target or "").is_file():
+        raise UsageError(f"run: {script.target or ''!r} is not a file, expected a Python script (or -m MODULE)")
+    return script
+
+
+def explanation(argv: Sequence[str]) -> str | None:
+    """The list of adaptations for `run --explain`. None if --explain is the script's. Raises UsageError."""
+    script = parse(argv)
+    if not script.explain:
+        return None
+    situation = Situation(script.arguments, catalogue.versions(), script.backend)
+    return catalogue.explain(situation, catalogue.switched_off(script.no_adapt, script.adapt))
+
+
+def _run_module(name: str) -> None:
+    try:
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    except ImportError as error:
+        traceback = error.__traceback__
+        while traceback is not None and traceback.tb_next is not None:
+            traceback = traceback.tb_next
+        # runpy's own error: the module does not exist. An import that the module itself fails to do is its own
+        # error.
+        if traceback is None or "runpy" not in traceback.tb_frame.f_code.co_filename:
+            raise
+        raise UsageError(
+            f"run: -m {name}: {error}; expected a module in {Path.cwd()} or an installed one"
+        ) from error

@@ -1,0 +1,75 @@
+"""Ranks of a torchrun that starts a script itself, as Kubeflow's SDK does: `torchrun train.py`.
+
+A .pth file of the image calls `start` at the start of such a Python process, before any other module. The process
+then becomes `entrypoint run SCRIPT`: the same rank, with the plan, the preloads and the process group that it has
+under `launch`. Torch-free.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cpu_train_stack import contract
+from cpu_train_stack.cli.interpreter import python_command
+from cpu_train_stack.cli.say import say
+
+PLAIN = "plain"
+# torchrun's own number of ranks per node, which Kubeflow's operators set to the number of CPUs.
+_RANKS = "PET_NPROC_PER_NODE"
+# The mark of a rank. The agent that starts the ranks does not have it.
+_MARK = "TORCHELASTIC_RUN_ID"
+# How torchrun starts Python. Other options of Python would be lost.
+_UNBUFFERED = "-u"
+
+
+def start() -> None:
+    """In a rank of a foreign torchrun: replace this process. In its agent: set the number of ranks."""
+    arguments = adopted(_words("self/cmdline"), os.environ, _words(f"{os.getppid()}/environ"))
+    if arguments:
+        os.execv(sys.executable, python_command("cpu_train_stack", ["run", *arguments]))
+    if os.environ.get(contract.RANKS_PER_NODE) and _RANKS in os.environ:
+        os.environ[_RANKS] = str(_ranks(os.environ[contract.RANKS_PER_NODE]))
+
+
+def _words(file: str) -> list[str]:
+    """The words of a file of /proc; empty for a process outside the container, or of another user."""
+    try:
+        return (Path("/proc") / file).read_bytes().decode("utf-8", "surrogateescape").split("\0")[:-1]
+    except OSError:
+        return []
+
+
+def adopted(words: Sequence[str], environ: Mapping[str, str], parents: Sequence[str]) -> list[str]:
+    """The arguments of `run`, or none if the process keeps its command.
+
+    `words`: the command line of this Python process. `parents`: the environment of its parent, NAME=VALUE each. A
+    process that a rank has started inherits the rank's variables, as its parent did: it is not a rank itself.
+    """
+    if environ.get(contract.TORCHRUN) == PLAIN or _MARK not in environ or "RANK" not in environ:
+        return []
+    if not parents or any(entry.startswith(f"{_MARK}=") for entry in parents):
+        return []
+    arguments = list(words[1:])
+    while arguments and arguments[0] == _UNBUFFERED:
+        del arguments[0]
+    if arguments[:1] == ["-m"]:
+        return arguments if len(arguments) > 1 and arguments[1].partition(".")[0] != "cpu_train_stack" else []
+    return arguments if arguments and not arguments[0].startswith("-") else []
+
+
+def _ranks(wanted: str) -> int:
+    if wanted.isdecimal() and int(wanted):
+        return int(wanted)
+    if wanted != "auto":
+        say(
+            f"error: {contract.RANKS_PER_NODE} is {wanted!r}, expected 1 or more, or auto: one rank for each NUMA "
+            "node"
+        )
+        os._exit(contract.USAGE_EXIT_CODE)  # site, which runs .pth files, would ignore an exception
+    from cpu_train_stack.machine import topology
+    from cpu_train_stack.plan.planner import ranks_for
+
+    return ranks_for(topology.read())

@@ -1,0 +1,204 @@
+"""Reads the record files of a job: the lines of all ranks. Steps that a restart computed again count once."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.records import record
+from cpu_train_stack.records.record import Event, Line, Log, Sample, Start, Steps
+
+ENDS = ("end", "failure", "stop")
+# The first steps after each start allocate memory and generate kernels.
+_WARM_UP = 3
+# Records of steps, and samples, that are read of all ranks, and at least of each rank: 0.6 kB each.
+_MOST_RECORDS = 64_000
+_FEWEST_RECORDS = 400
+_BYTES_AT_ONCE = 1 << 20
+
+
+@dataclass
+class Rank:
+    """One rank's lines in the order of their steps. `starts[-1]` is the current start; none before the first line.
+
+    `end`: the event that ended the rank, one of ENDS; None while it runs, and if it was killed. `repeated`:
+    steps that were lost in a failure and computed again.
+    """
+
+    starts: list[Start] = field(default_factory=list)
+    steps: list[Steps] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    logs: list[Log] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    end: Event | None = None
+    repeated: int = 0
+
+    def add(self, text: bytes) -> Rank:
+        """Add the next lines of the rank's file."""
+        for row in text.decode("utf-8", errors="replace").splitlines():
+            line = record.decode(row)
+            if isinstance(line, Start):
+                self.starts.append(line)
+                self.end = None
+                self._forget_after(line.first_step, is_restart=line.training == 1)
+            elif isinstance(line, Steps):
+                # A line whose write failed may be there twice.
+                if not self.steps or line.step > self.steps[-1].step:
+                    self.steps.append(line)
+            elif isinstance(line, Sample):
+                self.samples.append(line)
+            elif isinstance(line, Log):
+                self.logs.append(line)
+            elif isinstance(line, Event):
+                self.events.append(line)
+                self.end = line if line.name in ENDS else self.end
+        return self
+
+    def _forget_after(self, step: int, is_restart: bool) -> None:
+        """Remove the later steps, which a restart computes again, or which belong to an earlier training."""
+        while self.steps and self.steps[-1].step > step:
+            last = self.steps.pop()
+            lost = min(last.steps, last.step - step)
+            self.repeated += lost if is_restart else 0
+            if lost < last.steps:
+                self.steps.append(record.without_last(last, lost))
+        while self.logs and self.logs[-1].step > step:
+            self.logs.pop()
+
+    @property
+    def start(self) -> Start:
+        return self.starts[-1]
+
+    def start_of(self, line: Steps | Sample) -> Start:
+        """The start that wrote this line."""
+        times = [start.time for start in self.starts]
+        return self.starts[max(1, bisect.bisect_right(times, line.time)) - 1]
+
+    def is_warm_up(self, steps: Steps) -> bool:
+        """Whether these are among the first steps after a start."""
+        return steps.step - self.start_of(steps).first_step <= _WARM_UP
+
+    def shorten(self, size: int, most: int) -> int:
+        """Join the records of each `size` steps, and of more while there are more than `most`. Returns the size.
+
+        Ranks with the same steps and size have records of the same steps. Warm-up steps and losses that are not
+        numbers stay apart. Of too many samples, every second one stays, with the first and the last one.
+        """
+        if not self.starts:
+            return size
+        while len(self.samples) > most:
+            del self.samples[1:-1:2]
+        self._join(size)
+        while len(self.steps) > most and size < self.steps[-1].step:
+            size *= 2
+            self._join(size)
+        return size
+
+    def _join(self, size: int) -> None:
+        """A size of a power of two joins what smaller sizes have joined."""
+
+        def key(one: Steps) -> tuple[int, float, bool, bool]:
+            return (one.step - 1) // size, self.start_of(one).time, self.is_warm_up(one), one.loss is None
+
+        if size > 1:
+            self.steps = [record.summed([*part]) for _, part in groupby(self.steps, key)]
+
+    @property
+    def last_lines(self) -> list[Line]:
+        """The last line of each kind."""
+        return [self.start, *self.steps[-1:], *self.samples[-1:], *self.logs[-1:], *self.events[-1:]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """`ranks`: by rank number; those whose files are not in the folder are missing."""
+
+    folder: Path
+    ranks: dict[int, Rank]
+
+    @property
+    def first(self) -> Rank:
+        """The rank that logs: rank 0, or the lowest one that is here."""
+        return self.ranks[min(self.ranks)]
+
+    @property
+    def world_size(self) -> int:
+        return self.first.start.world_size
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes, also of those whose ranks have no file here."""
+        found = {rank.start.node_rank for rank in self.ranks.values()}
+        return max(len(found), -(-self.world_size // max(1, self.first.start.local_world_size)))
+
+    @property
+    def missing(self) -> list[int]:
+        """Ranks of the job without a file here, because their nodes do not share the folder."""
+        return [rank for rank in range(self.world_size) if rank not in self.ranks]
+
+    @property
+    def step(self) -> int:
+        """The number of steps done."""
+        return max(
+            (rank.steps[-1].step for rank in self.ranks.values() if rank.steps),
+            default=self.first.start.first_step,
+        )
+
+    @property
+    def end(self) -> Event | None:
+        """The event that ended the job: the first failure, or rank 0's end. None while it runs."""
+        return self.ending[0]
+
+    @property
+    def ending(self) -> tuple[Event | None, int]:
+        """The event that ended the job, and its rank."""
+        failures = [
+            (rank.end.time, number, rank.end)
+            for number, rank in self.ranks.items()
+            if rank.end is not None and rank.end.name == "failure"
+        ]
+        if failures:
+            _, number, event = min(failures, key=lambda one: one[:2])
+            return event, number
+        return self.first.end, min(self.ranks)
+
+    @property
+    def time(self) -> float:
+        """When the last line was written, in seconds since the epoch."""
+        return max(line.time for rank in self.ranks.values() for line in rank.last_lines)
+
+
+def read(output: Path) -> Job:
+    """The records in OUTPUT/_records. Raises UsageError if there are none.
+
+    The records of many ranks are joined while they are read: rank 0 writes the report in the job's own memory.
+    """
+    files = sorted((output / record.FOLDER).glob("rank-*.jsonl"))
+    most, size = max(_FEWEST_RECORDS, _MOST_RECORDS // max(1, len(files))), 1
+    ranks = [Rank() for _ in files]
+    for path, rank in zip(files, ranks):
+        with path.open("rb") as file:
+            while lines := file.readlines(_BYTES_AT_ONCE):
+                size = rank.add(b"".join(lines)).shorten(size, most)
+    for rank in ranks:
+        rank.shorten(size, most)
+    job = of(output, ranks)
+    if job is None:
+        raise UsageError(
+            f"'{output}' holds no records of a job: expected {record.FOLDER}/rank-*.jsonl; name "
+            "the --output_dir of `train` or of a script with Trainer"
+        )
+    return job
+
+
+def of(output: Path, read: Iterable[Rank]) -> Job | None:
+    """The job of the ranks that have started, without those of an earlier, larger job. None without ranks."""
+    ranks = {rank.start.rank: rank for rank in read if rank.starts}
+    if not ranks:
+        return None
+    size = ranks[min(ranks)].start.world_size
+    return Job(output, {number: rank for number, rank in ranks.items() if number < size})

@@ -1,0 +1,120 @@
+"""Load the tables for training and evaluation, from files or from the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cpu_train_stack.cli.errors import UsageError, one_line
+from cpu_train_stack.train.data import classification_rows, language_rows, pair_rows, tables
+from cpu_train_stack.train.flags.arguments import TaskArguments
+
+# Rows of the hub that are decoded at a time.
+_BATCH = 1000
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The tables of a run; None for a split that is not used."""
+
+    train: tables.Table | None
+    validation: tables.Table | None
+
+    @property
+    def any(self) -> tables.Table:
+        table = self.train or self.validation
+        if table is None:
+            raise UsageError("no data: pass --train_file and --validation_file, or --dataset_name")
+        return table
+
+
+def load(arguments: TaskArguments, do_train: bool, do_eval: bool) -> Splits:
+    """The tables, cut to max_train_samples and max_eval_samples. Raises UsageError."""
+    if arguments.dataset_name is not None:
+        return _from_hub(arguments, do_train, do_eval)
+    train = tables.read(str(arguments.train_file)) if do_train else None
+    validation = tables.read(str(arguments.validation_file)) if do_eval else None
+    return Splits(
+        train.first(arguments.max_train_samples) if train else None,
+        validation.first(arguments.max_eval_samples) if validation else None,
+    )
+
+
+def infer_task(table: tables.Table, label_column: str) -> str:
+    """The task that the columns allow. Raises UsageError if they allow no task."""
+    if all(name in table.columns for name in classification_rows.QUESTION_COLUMNS):
+        return "question-answering"
+    if language_rows.kind_of(table) is not None:
+        return "text-generation"
+    if language_rows.tag_column(table, label_column) is not None:
+        return "token-classification"
+    if pair_rows.has_pairs(table):
+        return "text2text-generation"
+    if label_column in table.columns:
+        return "text-classification"
+    raise UsageError(
+        f"{table.source} has the columns {table.listing}: expected '{label_column}' (--label_column_name) and a "
+        "text for text-classification; question, context and answers for question-answering; messages, or prompt "
+        "and completion, for text-generation; source and target for text2text-generation; or tokens and ner_tags "
+        "for token-classification. For texts without labels, pass --task text-generation or --task fill-mask"
+    )
+
+
+def _from_hub(arguments: TaskArguments, do_train: bool, do_eval: bool) -> Splits:
+    import datasets
+
+    datasets.disable_progress_bars()
+    name = str(arguments.dataset_name)
+    try:
+        loaded = datasets.load_dataset(name, arguments.dataset_config_name)
+    except Exception as error:
+        raise UsageError(f"data set '{name}' cannot be loaded: {one_line(error)}") from error
+    train = _table(loaded, name, ("train",), arguments.max_train_samples) if do_train else None
+    names = ("validation", "validation_matched", "test")
+    return Splits(train, _table(loaded, name, names, arguments.max_eval_samples) if do_eval else None)
+
+
+def _table(loaded: Any, name: str, splits: tuple[str, ...], rows: int | None) -> tables.Table:
+    """The first of `splits` that the data set has. Class numbers are replaced by class names."""
+    split = next((split for split in splits if split in loaded), None)
+    if split is None:
+        fix = "choose another data set"
+        if "train" not in splits:
+            fix = "to train without an evaluation, pass --do_train, and neither --do_eval nor --eval_strategy"
+        raise UsageError(
+            f"data set '{name}' has the splits {', '.join(loaded)}, expected {' or '.join(splits)}: {fix}"
+        )
+    dataset = loaded[split]
+    if rows is not None:
+        dataset = dataset.select(range(min(rows, len(dataset))))
+    classes: dict[str, list[str]] = {}
+    lists = set()
+    for column, feature in dataset.features.items():
+        names = getattr(feature, "names", None)
+        if isinstance(names, list):  # ClassLabel
+            classes[column] = names
+        # A list of ClassLabels. Every release of datasets has the attribute `feature`.
+        names = getattr(getattr(feature, "feature", None), "names", None)
+        if isinstance(names, list):
+            classes[column] = names
+            lists.add(column)
+
+    def value(column: str, found: Any) -> Any:
+        if column in lists:
+            return found and [_class_name(classes[column], one) for one in found]
+        return _class_name(classes[column], found) if column in classes else found
+
+    def reader(names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        for batch in dataset.select_columns(list(names)).iter(_BATCH):
+            for row in zip(*(batch[name] for name in names)):
+                yield tuple(map(value, names, row))
+
+    columns = tables.streams(dataset.column_names, reader, len(dataset))
+    return tables.Table(f"{name} ({split})", columns, classes, reader=reader)
+
+
+def _class_name(names: list[str], value: Any) -> Any:
+    """The name of class `value`. -1 (row without a label) and -100 (word without a label) stay numbers: they are
+    an error only if the run uses the column."""
+    return names[value] if isinstance(value, int) and 0 <= value < len(names) else value

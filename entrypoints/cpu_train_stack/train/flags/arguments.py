@@ -1,0 +1,288 @@
+"""Parse the command line of `train`: Hugging Face's training flags, and flags for the task and its data.
+
+Imports transformers only when it parses. training_arguments.py creates TrainingArguments later.
+"""
+
+# ruff: noqa: UP045 - HfArgumentParser evaluates these annotations, on Python 3.9 too.
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, NoReturn, Optional
+
+from cpu_train_stack import contract
+from cpu_train_stack.adapt.flags import name_of
+from cpu_train_stack.cli import config_files, packages
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.train.flags import old_flags, unsupported
+
+
+@dataclass(frozen=True)
+class Task:
+    """`auto_class`: transformers' class of the model. `length`: the default of --max_seq_length.
+
+    `peft_type`: peft's name of the task, with which peft also trains and saves the new head of a classifier.
+    """
+
+    auto_class: str
+    peft_type: str | None
+    length: int
+
+
+TASKS = {
+    "text-classification": Task("AutoModelForSequenceClassification", "SEQ_CLS", 128),
+    "question-answering": Task("AutoModelForQuestionAnswering", "QUESTION_ANS", 384),
+    "token-classification": Task("AutoModelForTokenClassification", "TOKEN_CLS", 128),
+    "text-generation": Task("AutoModelForCausalLM", "CAUSAL_LM", 1024),
+    "text2text-generation": Task("AutoModelForSeq2SeqLM", "SEQ_2_SEQ_LM", 1024),
+    "fill-mask": Task("AutoModelForMaskedLM", None, 512),
+}
+
+# Where this trainer's defaults differ from Hugging Face's, and why.
+DEFAULTS: dict[str, Any] = {
+    "output_dir": None,  # required: a default folder would mix runs
+    "per_device_eval_batch_size": 32,  # evaluation stores no activations
+    "logging_steps": 10,  # a step takes a second on CPUs, not milliseconds
+    "save_total_limit": 2,  # the last checkpoint, and one older in case the last is broken
+    "eval_strategy": "epoch",
+    "log_level_replica": "passive",  # by default, ranks above 0 log more than rank 0
+    "report_to": "none",
+}
+
+
+def _flag(help_text: str, default: Any = None, **metadata: Any) -> Any:
+    return field(default=default, metadata={"help": help_text, **metadata})
+
+
+@dataclass
+class TaskArguments:
+    """The task, the model and the data. Names as in Hugging Face's run_glue and run_qa."""
+
+    task: Optional[str] = _flag(
+        "Task to train. Default: inferred from the columns of the data.", choices=list(TASKS)
+    )
+    model_name_or_path: Optional[str] = _flag("Folder of a pretrained model, or its name on the hub.")
+    tokenizer_name: Optional[str] = _flag("Folder or hub name of the tokenizer. Default: the model's tokenizer.")
+    model_revision: str = _flag("Branch, tag or commit of the model on the hub.", "main")
+    dataset_name: Optional[str] = _flag(
+        "Name of a data set on the hub. Evaluated: its split validation, else validation_matched, else test."
+    )
+    dataset_config_name: Optional[str] = _flag("Configuration of the data set.")
+    train_file: Optional[str] = _flag(
+        "Training data (csv, tsv, json, jsonl, txt, .gz of these, parquet): a file, folder or pattern "
+        "('/data/*.jsonl'), also at a URL (https://, hf://)."
+    )
+    validation_file: Optional[str] = _flag("Evaluation data, named in the same way.")
+    text_column_names: Optional[str] = _flag(
+        "Column with the text, or two columns for pairs ('sentence1,sentence2') or for source and target."
+    )
+    label_column_name: str = _flag("Column with the label.", "label")
+    do_regression: bool = _flag(
+        "text-classification: predict a number. Needed only if all labels are integers.", False
+    )
+    max_seq_length: Optional[int] = _flag(
+        "Longest input in tokens. Default: 128 for classification, 384 for questions, 512 for fill-mask, 1024 for "
+        "generation, at most the model's limit."
+    )
+    source_prefix: str = _flag("text2text-generation: text before each source, such as 'summarize: ' for T5.", "")
+    max_target_length: int = _flag("text2text-generation: longest target in tokens.", 128)
+    predict_with_generate: bool = _flag("text2text-generation: evaluate what the model writes.", False)
+    generation_max_length: Optional[int] = _flag("Longest generated text in tokens. Default: max_target_length.")
+    num_beams: Optional[int] = _flag("Number of beams in the search for a text. Default: the model's own number.")
+    doc_stride: int = _flag("Number of tokens by which two windows over a long context overlap.", 128)
+    max_answer_length: int = _flag("Longest answer in tokens.", 30)
+    n_best_size: int = _flag("Number of start and of end positions that are combined into candidate answers.", 20)
+    version_2_with_negative: bool = _flag("Allow questions without an answer in their context.", False)
+    null_score_diff_threshold: float = _flag("Lead in score at which 'no answer' is chosen.", 0.0)
+    packing: bool = _flag("text-generation: put several rows into one sequence. No row sees another row.", False)
+    completion_only_loss: Optional[bool] = _flag(
+        "text-generation: learn only the assistant's turns or the completions (default). false: learn all tokens."
+    )
+    chat_template_path: Optional[str] = _flag("Jinja file with a chat template that replaces the tokenizer's.")
+    mlm_probability: float = _flag("fill-mask: share of the tokens that the model has to predict.", 0.15)
+    use_peft: bool = _flag("Train a LoRA adapter and freeze the model.", False)
+    lora_r: int = _flag("Rank of the adapter's matrices.", 16)
+    lora_alpha: int = _flag("Scale the adapter by lora_alpha / lora_r.", 32)
+    lora_dropout: float = _flag("Dropout before the adapter's matrices.", 0.0)
+    lora_target_modules: Optional[str] = _flag(
+        "Layers that get an adapter: 'q_proj,v_proj'. Default: all linear layers except the head."
+    )
+    load_in_4bit: bool = _flag(
+        "Keep the frozen weights of linear layers in 4 bits (QLoRA). Needs the package bitsandbytes.", False
+    )
+    merge_adapter: bool = _flag(
+        "Also write OUTPUT_DIR/merged: the model with the adapter merged into its weights.", False
+    )
+    pad_to_max_length: bool = _flag(
+        "Pad every input to max_seq_length instead of to the longest input of its batch.", False
+    )
+    max_train_samples: Optional[int] = _flag("Number of rows to train on. Default: all rows.")
+    max_eval_samples: Optional[int] = _flag("Number of rows to evaluate. Default: all rows.")
+    overwrite_output_dir: bool = _flag("Replace the checkpoints and the result of an earlier run.", False)
+    ddp_comm_hook: Optional[str] = _flag(
+        "Send gradients as bf16 (half of the bytes), or as torch does. Default: as torch does, except that only "
+        "the rows in use of a word embedding are sent.",
+        choices=["bf16", "torch"],
+    )
+    backend: Optional[str] = _flag("Backend of the process group: ccl or gloo. Default: ccl if the image has it.")
+    quiet: bool = _flag("Do not print ranks, cores and transport at the start.", False)
+    check_replicas: bool = _flag("Compare the weights of all ranks after training.", True)
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """Checked flags. `training`: the fields of TrainingArguments. `given`: the names of the flags that were given.
+
+    `cleaned`: the flags from old guides.
+    """
+
+    task: TaskArguments
+    training: dict[str, Any]
+    given: frozenset[str]
+    cleaned: old_flags.Cleaned
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The values of the given flags, by name."""
+        values = {**asdict(self.task), **self.training}
+        return {name: values[name] for name in sorted(self.given & values.keys())}
+
+    @property
+    def fsdp(self) -> bool:
+        return unsupported.wants_sharding(self.training.get("fsdp"))
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser with errors of one line. Hugging Face's parser prints the usage of 150 flags above an error."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{' '.join(message.split())}: run train --help for the list of flags")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The complete parser. Imports transformers."""
+    from transformers import HfArgumentParser, TrainingArguments
+
+    parser_class: Any = type("Parser", (_Parser, HfArgumentParser), {})
+    parser: argparse.ArgumentParser = parser_class(
+        [TaskArguments, TrainingArguments],
+        allow_abbrev=False,
+        add_help=False,
+        prog="train",
+        conflict_handler="resolve",  # transformers 4 has --overwrite_output_dir too
+    )
+    parser._negative_number_matcher = re.compile(r"-\.?\d")  # otherwise, argparse takes -1e-3 for a flag
+    known = {action.dest for action in parser._actions}
+    parser.set_defaults(**{name: value for name, value in DEFAULTS.items() if name in known})
+    return parser
+
+
+def parse(argv: list[str], check: bool = True) -> Parsed:
+    """Parse and check the flags, without reading data or model. Raises UsageError.
+
+    The first argument may be a config file. Flags on the command line take precedence over it.
+    """
+    file, words = config_files.split(argv)
+    parser = make_parser()
+    own = frozenset(action.dest for action in parser._actions)
+    known = own | old_flags.HANDLED
+    filed = [_checked(entry, parser, known, own) for entry in (config_files.read(file) if file else [])]
+    cleaned = old_flags.clean(
+        [*(word for entry in filed for word in entry), *words], packages.installed(packages.IPEX), own
+    )
+    namespace, rest = parser.parse_known_args(cleaned.argv)
+    if rest:
+        # The value of an unknown flag is left over too: name the flag.
+        first = next((argument for argument in rest if argument.startswith("--")), rest[0])
+        raise unknown(first, own)
+    values = vars(namespace)
+    named = [name for name in map(name_of, cleaned.argv) if name]
+    given = frozenset(name if name in values else name[len("no_") :] for name in named)  # --no_bf16 gives bf16
+    names = {item.name for item in fields(TaskArguments)}
+    task = TaskArguments(**{name: values[name] for name in names})
+    training = {name: value for name, value in values.items() if name not in names}
+    if check:
+        _check(task, training, given)
+    return Parsed(task, training, given, cleaned)
+
+
+def _checked(
+    entry: config_files.Entry, parser: argparse.ArgumentParser, known: frozenset[str], own: frozenset[str]
+) -> tuple[str, ...]:
+    """The entry as flags. Raises UsageError that names its line in the file. `own`: this release's flags."""
+    if entry.key not in known:
+        raise UsageError(f"{entry.where}: {unknown_key(entry.key, own)}")
+    try:
+        _, rest = parser.parse_known_args(old_flags.clean(entry.argv, packages.installed(packages.IPEX), own).argv)
+    except UsageError as error:
+        raise UsageError(f"{entry.where}: {error}") from error
+    if rest:
+        raise UsageError(f"{entry.where}: '{entry.key}' has {len(entry.argv) - 1} values, expected one")
+    return entry.argv
+
+
+def _check(task: TaskArguments, training: dict[str, Any], given: frozenset[str]) -> None:
+    if task.model_name_or_path is None:
+        raise UsageError(
+            "--model_name_or_path is missing: pass the folder of a pretrained model, or its name on the hub"
+        )
+    if not training.get("output_dir"):
+        raise UsageError(
+            "--output_dir is missing: name the folder for checkpoints, weights and result.json, such as "
+            f"--output_dir {contract.OUTPUT}/first"
+        )
+    if not training["do_train"] and not training["do_eval"]:
+        for name, file in (("do_train", task.train_file), ("do_eval", task.validation_file)):
+            training[name] = name not in given and (file is not None or task.dataset_name is not None)
+    if "eval_strategy" in given and training["eval_strategy"] != "no":
+        training["do_eval"] = True  # in addition to training
+    wholes = ("merge_adapter", "ddp_comm_hook", "predict_with_generate")
+    whole = next((name for name in wholes if getattr(task, name)), None)
+    if unsupported.wants_sharding(training.get("fsdp")) and whole is not None:
+        raise UsageError(
+            f"--fsdp and --{whole} exclude each other: no rank has the complete model. Remove one of them"
+        )
+    if training.get("fsdp_config"):
+        raise UsageError(
+            "--fsdp_config is not supported: --fsdp full_shard shards all layers. Remove --fsdp_config"
+        )
+    if task.dataset_name is not None and (task.train_file or task.validation_file):
+        raise UsageError(
+            "--dataset_name and --train_file/--validation_file exclude each other: remove one of them"
+        )
+    if task.dataset_name is None:
+        if training["do_train"] and task.train_file is None:
+            raise UsageError("--do_train needs data: pass --train_file FILE or --dataset_name NAME")
+        if training["do_eval"] and task.validation_file is None:
+            name = "do_eval" if "eval_strategy" not in given else f"eval_strategy {training['eval_strategy']}"
+            raise UsageError(f"--{name} needs data: pass --validation_file FILE or --dataset_name NAME")
+    if not training["do_train"] and not training["do_eval"]:
+        raise UsageError("nothing to do: pass --train_file and --validation_file, or --dataset_name")
+    unsupported.check(training)
+    unsupported.check_ranges({**asdict(task), **training})
+    if not 0 < task.mlm_probability < 1:
+        raise UsageError(f"--mlm_probability is {task.mlm_probability}, expected a share between 0 and 1")
+
+
+def unknown(argument: str, known: Iterable[str]) -> UsageError:
+    """The error for an argument that no flag takes, with the nearest known flag."""
+    name = name_of(argument)
+    if not name:
+        return UsageError(
+            f"unexpected argument '{argument}', expected a --flag: run train --help for the list of flags. A "
+            "config file (.yaml) must be the first argument"
+        )
+    return UsageError(f"unknown flag --{name}: {_hint(name, known, '--', 'flags')}")
+
+
+def unknown_key(key: str, known: Iterable[str]) -> str:
+    """The error for a key of a config file that no flag has, with the nearest known key."""
+    return f"unknown key '{key}': {_hint(key, known, '', 'keys')}"
+
+
+def _hint(name: str, known: Iterable[str], prefix: str, what: str) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"did you mean {prefix}{near[0]}?" if near else f"run train --help for the list of {what}"

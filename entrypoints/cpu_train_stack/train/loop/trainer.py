@@ -1,0 +1,298 @@
+"""Hugging Face's Trainer for CPU ranks: the loss of each step, speed, dropout per rank, atomic checkpoints."""
+
+# ruff: noqa: ARG002 - transformers decides what a callback is called with.
+from __future__ import annotations
+
+import contextlib
+import math
+from pathlib import Path
+from typing import Any, Callable
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import RandomSampler, SequentialSampler
+from transformers import Trainer, TrainerCallback, TrainerState
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
+from transformers.trainer_callback import PrinterCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from cpu_train_stack.adapt import balanced_ranks, gradients, no_padding
+from cpu_train_stack.adapt.step_clock import StepClock, StepRecorder
+from cpu_train_stack.group.create import agreement, gather
+from cpu_train_stack.operators.output_layer import OutputLayer
+from cpu_train_stack.records.tokens import count
+from cpu_train_stack.train.flags.training_arguments import changed, check_metric
+from cpu_train_stack.train.loop import console, resume
+from cpu_train_stack.train.loop.grouping import GroupedByLength, Shuffled
+from cpu_train_stack.train.loop.losses import Losses
+from cpu_train_stack.train.loop.progress import Progress
+from cpu_train_stack.train.loop.speed import Speed
+from cpu_train_stack.train.model import adapters, ipex, sharding
+from cpu_train_stack.train.output import checkpoints, replicas, weights
+
+
+class DropoutPerRank(TrainerCallback):
+    """Give each rank its own seed: otherwise, all ranks drop the same neurons.
+
+    The order of rows has another seed.
+    """
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        torch.manual_seed(args.seed + args.process_index)
+
+
+class CpuTrainer(Trainer):
+    """`losses` and `speed`: complete after `train_from`. `evaluated`: the last evaluation's step and metrics."""
+
+    def __init__(
+        self,
+        exchange: str | None = None,
+        output: OutputLayer | None = None,
+        write: Callable[[Any, Any], Any] | None = None,
+        records: bool = True,
+        **options: Any,
+    ) -> None:
+        """`exchange`: how gradients are exchanged, see gradients.exchange. `records`: whether to record the steps.
+
+        `write`: generates texts during evaluation. `options`: of Trainer.
+        """
+        arguments, sharded = options["args"], sharding.is_sharded(options["model"])
+        # Trainer refuses to save the optimizer of a sharded model. `_save_optimizer_and_scheduler` saves it.
+        with changed(arguments, "save_only_model", arguments.save_only_model or sharded):
+            super().__init__(**options)
+        self._sharded = sharded
+        self._exchange = exchange
+        self.output = output
+        self._write = write
+        self._is_exchange_set_up = False
+        self.losses = Losses()
+        self.speed = Speed(self.args.world_size)
+        self.clock = StepClock(self)
+        self.evaluated: tuple[int, dict[str, float]] | None = None
+        self._saving = False
+        self.remove_callback(PrinterCallback)
+        for callback in (
+            DropoutPerRank(),
+            resume.IntervalsOfFlags(),
+            resume.BeginEpochs(self.train_dataset),
+            self.losses,
+            Progress(self.speed, self.args.world_size),
+            *([StepRecorder(self.clock)] if records else []),
+        ):
+            self.add_callback(callback)
+
+    def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
+        """Let the output layer of a language model compute the sums of the loss. Keep no states of a decoder.
+
+        A decoder of transformers 4 that keeps states does not separate packed rows.
+        """
+        if "decoder_input_ids" in inputs or "position_ids" in inputs:
+            inputs = {**inputs, "use_cache": False}
+        with contextlib.nullcontext() if self.output is None else self.output.labelled(inputs["labels"]):
+            return super().compute_loss(model, inputs, *arguments, **options)
+
+    def prediction_step(self, model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
+        """Also generate the texts of a batch, beside its scores."""
+        loss, scores, labels = super().prediction_step(model, inputs, *arguments, **options)
+        if self._write is None:
+            return loss, scores, labels
+        with self.accelerator.autocast():
+            texts = self._write(self.model, inputs)
+        return loss, (scores[0] if isinstance(scores, tuple) else scores, texts), labels
+
+    def create_optimizer(self, *arguments: Any) -> Any:
+        """Also optimize with IPEX, which needs the model and its optimizer before DDP wraps the model."""
+        optimizer = super().create_optimizer(*arguments)
+        if ipex.is_ignored_by(Trainer, self.args):
+            optimizer = ipex.optimize(self.model, optimizer, self.args.bf16)
+            self.optimizer = optimizer
+        return optimizer
+
+    def _get_train_sampler(self, *arguments: Any) -> Any:
+        """Group rows if asked for, and balance the ranks.
+
+        Trainer's own grouping uses torch's generator, which differs between our ranks: they would not agree on the
+        order of the rows.
+        """
+        lengths = self.train_dataset.lengths
+        if self._groups_rows():
+            args = self.args
+            rows = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+            sampler: Any = GroupedByLength(
+                lengths(), rows, args.seed if args.data_seed is None else args.data_seed
+            )
+        else:
+            sampler = super()._get_train_sampler(*arguments)
+            if type(sampler) is RandomSampler and self.args.accelerator_config.use_seedable_sampler:
+                seed = self.args.data_seed
+                sampler = Shuffled(len(sampler), torch.random.initial_seed() if seed is None else seed)
+        pads = not no_padding.skips_padding(self.accelerator.unwrap_model(self.model), self.args)
+        return balanced_ranks.between_ranks(sampler, lengths, self.args, pads)
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        """Do not group rows for evaluation, as Trainer would: metrics identify a row by its position."""
+        if self._groups_rows():
+            return SequentialSampler(eval_dataset)
+        return super()._get_eval_sampler(eval_dataset)
+
+    def get_eval_dataloader(self, *arguments: Any) -> Any:
+        """Evaluate every row: Trainer would apply --dataloader_drop_last to evaluation too."""
+        with changed(self.args, "dataloader_drop_last", False):
+            return super().get_eval_dataloader(*arguments)
+
+    def _groups_rows(self) -> bool:
+        strategy = getattr(self.args, "train_sampling_strategy", None)
+        return strategy == "group_by_length" or bool(getattr(self.args, "group_by_length", False))
+
+    def train_from(self, checkpoint: Path | None) -> None:
+        """Train, starting from a checkpoint or from the model. A checkpoint of the last step is only loaded,
+        because Trainer would train one more step. Losses and step count are then those of the checkpoint."""
+        if checkpoint is None:
+            self.train()
+            return
+        planned, state = self._planned_steps(), TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+        state.best_model_checkpoint = resume.best_checkpoint(state, Path(self.args.output_dir))
+        remaining = state.global_step < planned
+        moved = resume.changed_rows(state, self._per_epoch()) if remaining else None
+        for note in (resume.changed_epochs(state, planned, self.args), moved):
+            if note is not None:
+                console.note(note, self.args.process_index, kind="warning")
+        if remaining:
+            self.add_callback(resume.BestCheckpoint(state.best_model_checkpoint))
+            self.train(resume_from_checkpoint=str(checkpoint))
+            return
+        self.load(checkpoint)
+        self.state = state
+        self.losses.restore(state)
+        if self.args.load_best_model_at_end and state.best_model_checkpoint:
+            self._load_best_model()
+
+    def _run_epoch(self, **options: Any) -> None:
+        balanced_ranks.set_epoch(self, options)
+        super()._run_epoch(**options)
+
+    def load(self, checkpoint: Path) -> None:
+        self._load_from_checkpoint(str(checkpoint))
+
+    def _planned_steps(self) -> int:
+        # Releases that lack this method, such as 4.46, do not count the rest.
+        counts_rest = hasattr(Trainer, "set_initial_training_values")
+        return resume.planned_steps(self.args, len(self.get_train_dataloader()), counts_rest)
+
+    def _per_epoch(self) -> int:
+        """The number of steps in an epoch."""
+        steps: int = math.ceil(len(self.get_train_dataloader()) / self.args.gradient_accumulation_steps)
+        return steps
+
+    def _get_output_dir(self, trial: Any) -> str:
+        """The folder of Trainer's checkpoints: while a checkpoint is being written, the staging folder."""
+        folder = Path(super()._get_output_dir(trial))
+        return str(checkpoints.staging_folder(folder) if self._saving else folder)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if not self._sharded:
+            super()._save_optimizer_and_scheduler(output_dir)
+            return
+        folder = Path(output_dir)
+        sharding.save_optimizer(self.model, self.optimizer, folder / OPTIMIZER_NAME, self.args.should_save)
+        if self.args.should_save:
+            torch.save(self.lr_scheduler.state_dict(), folder / SCHEDULER_NAME)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        folder = Path(checkpoint) if checkpoint else None
+        if folder and sharding.load_optimizer(self.model, self.optimizer, folder / OPTIMIZER_NAME):
+            self.lr_scheduler.load_state_dict(torch.load(folder / SCHEDULER_NAME, weights_only=True))
+        else:
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_from_checkpoint(self, checkpoint: str, *arguments: Any, **options: Any) -> None:
+        # A sharded model has read its weights from the checkpoint already.
+        if not self._sharded or adapters.is_adapter(Path(checkpoint)):
+            super()._load_from_checkpoint(checkpoint, *arguments, **options)
+
+    def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
+        """Write the checkpoint to the staging folder; rank 0 renames it when all ranks are done.
+
+        Trainer would write directly into the final folder, file by file.
+        """
+        output, step = Path(self.args.output_dir), self.state.global_step
+        name = f"{PREFIX_CHECKPOINT_DIR}-{step}"
+        self.losses.reduce()
+        self._saving = True
+        try:
+            with checkpoints.full_disk_reported(output, f"the checkpoint of step {step}", self.args.should_save):
+                super()._save_checkpoint(*arguments, **options)
+                self._forget_staging(output, name)
+        finally:
+            self._saving = False
+        if dist.is_initialized():
+            dist.barrier()
+        if self.args.should_save:
+            checkpoints.publish(output, name)
+            checkpoints.rotate(output, self.args.save_total_limit, self.state.best_model_checkpoint)
+        # After the rename. Ranks that do not share the folder do not find the best checkpoint there.
+        self.state.best_model_checkpoint = gather(self.state.best_model_checkpoint)[0]
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(output / name))
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        """Also save an adapter's labels, and delete weights that an earlier run left."""
+        super()._save(output_dir, state_dict)
+        if self.args.should_save:
+            weights.complete(Path(output_dir or self.args.output_dir), self.model)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Do nothing while saving: the staging folder is about to be renamed."""
+        if not self._saving:
+            super()._push_from_checkpoint(checkpoint_folder)
+
+    def evaluate(self, *arguments: Any, **options: Any) -> dict[str, float]:
+        """Also remember the metrics: the history has those of a checkpoint's run too, maybe of other rows.
+
+        Raises UsageError for an unknown --metric_for_best_model: Trainer would raise a KeyError.
+        """
+        metrics: dict[str, float] = super().evaluate(*arguments, **options)
+        self.evaluated = self.state.global_step, metrics
+        if self.is_in_train:
+            with agreement():
+                check_metric(self.args.metric_for_best_model, metrics)
+        return metrics
+
+    def evaluation_loop(self, *arguments: Any, **options: Any) -> Any:
+        """Implement --prediction_loss_only by dropping the other metrics.
+
+        Without predictions, Trainer would give a short last batch full weight, and would not count rows.
+        """
+        with changed(self.args, "prediction_loss_only", False):
+            found = super().evaluation_loop(*arguments, **options)
+        if self.args.prediction_loss_only:
+            for name in [name for name in found.metrics if not name.endswith(("_loss", "_samples"))]:
+                del found.metrics[name]
+        return found
+
+    def _forget_staging(self, output: Path, name: str) -> None:
+        """Replace the staging folder by the final folder in the state's path of the best checkpoint."""
+        written = checkpoints.staging_folder(output) / name
+        if self.state.best_model_checkpoint == str(written):
+            self.state.best_model_checkpoint = str(output / name)
+            if self.args.should_save:
+                self.state.save_to_json(str(written / TRAINER_STATE_NAME))
+
+    def _load_best_model(self) -> None:
+        """Load the best model on rank 0, and copy it to all ranks: other nodes may not see its folder."""
+        best = Path(self.state.best_model_checkpoint)
+        if self._sharded and not hasattr(self.model, "peft_config"):
+            sharding.load_weights(self.model, best, self.args.should_save)
+        else:
+            super()._load_best_model()
+            replicas.copy_from_rank_0(self.model)
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        """One micro-batch. `inputs`: integer tensors [rows, tokens]. Returns the loss, a float scalar."""
+        if not self._is_exchange_set_up:
+            gradients.exchange(model, self._exchange)
+            self._is_exchange_set_up = True
+        self.speed.add(count(inputs).rows)
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        self.losses.add(loss.item())
+        return loss
