@@ -75,7 +75,7 @@ def docker(*arguments: str) -> str:
 
 @contextmanager
 def quota(container: str) -> Iterator[None]:
-    docker("update", "--cpus=0.3", container)
+    docker("update", "--cpus=0.15", container)  # for long steps: a rank looks at its pauses every five seconds
     yield
     docker("update", f"--cpus={os.cpu_count()}", container)
 

@@ -203,7 +203,7 @@ class StepRecorder(TrainerCallback):
         self._clock = clock
         self._counters = Counters(())
         self._writer: Writer | None = None
-        self._between = 0.0  # when the last step, checkpoint or evaluation ended
+        self._between = 0.0  # when the training began, or the last step, checkpoint or evaluation ended
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         rows = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
@@ -217,6 +217,7 @@ class StepRecorder(TrainerCallback):
         self._counters = Counters(start.cores, origin.numa_nodes())
         self._writer = writer.begin(Path(args.output_dir), start)
         self._sample(state.global_step)
+        self._between = time.perf_counter()
         self._clock.reset()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -49,21 +49,23 @@ class Counters:
         )
 
     def delays(self) -> dict[str, float]:
-        """How long each thread has been ready to run without a core, in seconds. See the kernel's sched-stats.
+        """How long each thread has been ready to run while its core ran something else, in seconds.
 
-        Takes 20 microseconds for each thread.
+        Only differences between two calls mean something. The kernel's sched-stats also count the time in which a
+        CPU quota pauses a thread: the pauses of the container are subtracted. Takes 20 microseconds for each thread.
         """
+        paused = cgroups.throttled_seconds()
         found = {}
         for folder in (self._proc / "task").glob("*"):
             fields = files.text(folder / "schedstat").split()
             if len(fields) >= 2:
-                found[folder.name] = int(fields[1]) * 1e-9
+                found[folder.name] = int(fields[1]) * 1e-9 - paused
         return found
 
 
 def most_delayed(before: Mapping[str, float], after: Mapping[str, float]) -> float:
     """The delay of the most delayed thread between two calls of `Counters.delays`, in seconds."""
-    return max((now - before.get(thread, now) for thread, now in after.items()), default=0.0)
+    return max([0.0, *(now - before.get(thread, now) for thread, now in after.items())])
 
 
 def grown(counters: Iterable[float]) -> list[float]:

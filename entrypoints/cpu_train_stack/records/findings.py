@@ -49,7 +49,7 @@ def _limits(means: Sequence[Share], network: float) -> list[Finding]:
     """`network`: the share of a step that every rank waits for it."""
     seconds = median(one.seconds for one in means) or 1.0
     paused = median(one.throttled for one in means)
-    delayed = median(max(0.0, one.delayed - one.throttled) for one in means)
+    delayed = median(one.delayed for one in means)
     found = []
     if paused >= _LEAST_PAUSED * seconds:
         found.append(

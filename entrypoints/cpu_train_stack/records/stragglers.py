@@ -192,13 +192,15 @@ def explain(slow: Share, others: Sequence[Share], excess: float) -> tuple[str, s
         return float(median(getattr(one, name) for one in others))
 
     computing, tokens, delayed = usual("computing"), usual("computed"), usual("delayed")
-    # Paused threads count as delayed, and a rank that has more to compute is also delayed for longer.
-    work = _ratio(max(0.0, slow.computing - slow.delayed), max(0.0, computing - delayed))
-    expected = delayed * work + slow.throttled
+    # A rank that has more to compute is also delayed for longer.
+    work = _ratio(
+        max(0.0, slow.computing - slow.delayed - slow.throttled),
+        max(0.0, computing - delayed - usual("throttled")),
+    )
     clock, remote = _known(others, "clock"), _known(others, "remote")
     parts = {
         "quota": slow.throttled - usual("throttled"),
-        "shared cores": slow.delayed - expected,
+        "shared cores": slow.delayed - delayed * work,
         "reading": slow.read - usual("read"),
         "longer rows": computing * (_ratio(slow.computed, tokens) - 1),
         "clock rate": slow.computing * (1 - slow.clock / clock) if slow.clock and clock else 0.0,

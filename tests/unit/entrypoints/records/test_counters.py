@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cpu_train_stack.machine import cgroups
 from cpu_train_stack.records.counters import Counters, grown, most_delayed, remote_share
 
 NUMA_MAPS = """\
@@ -49,6 +50,17 @@ def test_recorded_files(tmp_path: Path) -> None:
 def test_the_most_delayed_thread_counts_only_what_it_was_delayed_in_between() -> None:
     assert most_delayed({"1": 1.0, "2": 5.0}, {"1": 1.5, "2": 5.1, "3": 9.0}) == 0.5
     assert most_delayed({}, {}) == 0.0
+
+
+def test_the_pauses_of_a_quota_are_no_delays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "self/task/1").mkdir(parents=True)
+    found = []
+    for delay, paused in ((2.0, 7.0), (2.6, 7.5), (2.7, 8.5)):  # the pauses of all CPUs may be longer than the thread's
+        (tmp_path / "self/task/1/schedstat").write_text(f"123 {delay * 1e9:.0f} 4\n")
+        monkeypatch.setattr(cgroups, "throttled_seconds", lambda paused=paused: paused)
+        found.append(Counters([0], proc=tmp_path).delays())
+    assert most_delayed(found[0], found[1]) == pytest.approx(0.1)
+    assert most_delayed(found[1], found[2]) == 0.0
 
 
 def test_no_pages_have_no_remote_share() -> None:

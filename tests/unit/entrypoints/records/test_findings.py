@@ -26,7 +26,7 @@ def test_a_healthy_job_has_none(world_size: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("every_rank", "what"),
     [
-        ({"throttled": 0.2, "delayed": 0.2}, "the CPU quota pauses every rank for 0.2"),
+        ({"throttled": 0.2}, "the CPU quota pauses every rank for 0.2"),
         ({"delayed": 0.3}, "every rank waits 0.30 s per step (34%) for cores on which other processes run"),
         (
             {"slowest": 1.6, "delayed": 0.5},
@@ -49,7 +49,7 @@ def test_ranks_of_one_node_do_not_wait_for_the_network(tmp_path: Path) -> None:
 
 
 def test_a_cause_of_one_rank_is_left_to_the_straggler(tmp_path: Path) -> None:
-    slow = {1: {"compute": 1.3, "throttled": 0.5, "delayed": 0.5}}
+    slow = {1: {"compute": 1.3, "throttled": 0.5}}
     assert findings.find(job.read(synthetic_records.write(tmp_path, slow=slow))) == []
 
 

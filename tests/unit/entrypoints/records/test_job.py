@@ -28,7 +28,7 @@ def read(output: Path) -> tuple[Job, int]:
 
 
 def test_few_records_of_a_large_job_stay_and_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = {3: {"compute": 1.3, "throttled": 0.5, "delayed": 0.5}}
+    slow = {3: {"compute": 1.3, "throttled": 0.5}}
     synthetic_records.write(tmp_path, RANKS, STEPS, slow=slow)
     for rank, before in job.read(tmp_path).ranks.items():  # a restart within what becomes one record
         again = synthetic_records.start(rank, RANKS, 2, 4000, time=before.steps[-1].time + 600, first_step=2901)

@@ -14,7 +14,7 @@ from cpu_train_stack.records.record import Sample, Steps
 from tests import synthetic_records
 
 CAUSES = {
-    "quota": {"compute": 1.3, "throttled": 0.5, "delayed": 0.5},
+    "quota": {"compute": 1.3, "throttled": 0.5},
     "shared cores": {"compute": 1.3, "delayed": 0.45},
     "reading": {"read": 0.5},
     "longer rows": {"compute": 1.3, "tokens": 1600},
