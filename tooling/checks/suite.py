@@ -4,13 +4,15 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from invoke.exceptions import Exit
 
 from tooling.basis import files
 from tooling.basis.errors import UsageError
-from tooling.basis.paths import CACHE, ROOT, shown
+from tooling.basis.paths import CACHE, ROOT
 from tooling.basis.say import say
 from tooling.engine import api
 from tooling.image.choice import Choice
@@ -35,32 +37,61 @@ _MEMORY_BYTES = 4 << 30
 def run(part: str | None = None) -> None:
     """Runs ruff, mypy and all tests, or one part: one of PARTS (`unit` with ruff and mypy), or a test file.
 
-    Raises Exit with the first exit code that is not 0.
+    A failure does not end the suite. Raises Exit with the exit code of the first call that failed.
     """
     file = None if part is None or part in PARTS else _test_file(part)
     install_requirements()
-    if part in (None, "unit"):
-        for check in CHECKS:
-            say("$ " + " ".join(check))
-            _call("-m", *check)
-    if part != "unit" and not (file and file.startswith("tests/unit/")):
-        Choice(engine=api.DOCKER).ensure()
-    if file:
-        _pytest(file)
-        return
+    failed: dict[str, int] = {}
+    for call in [_pytest(file)] if file else _calls(part):
+        if call.needs_image:
+            Choice(engine=api.DOCKER).ensure()
+        if code := call.run():
+            failed[call.shown] = code
+    if failed:
+        say(f"failed: {'; '.join(failed)}")
+        raise Exit(code=next(iter(failed.values())))
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A command of the suite: the arguments of Python."""
+
+    arguments: tuple[str, ...]
+    needs_image: bool = False
+
+    @property
+    def shown(self) -> str:
+        return " ".join(self.arguments[1:])
+
+    def run(self) -> int:
+        """Returns the exit code."""
+        say(f"$ {self.shown}")
+        # Some container images set this variable. The tests start ./inv often: let Python cache its bytecode.
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        return subprocess.run([sys.executable, *self.arguments], cwd=ROOT, env=env, check=False).returncode
+
+
+def _calls(part: str | None) -> Iterator[_Call]:
+    """The commands of the suite, or of one of PARTS."""
     # One process more than cores, because some tests wait.
     processes = min((os.cpu_count() or 1) + 1, _MAX_PROCESSES)
     if part in (None, "unit"):
-        _pytest("tests/unit", f"--numprocesses={processes}", "--dist=loadfile")
+        yield from (_Call(("-m", *check)) for check in CHECKS)
+        yield _pytest("tests/unit", f"--numprocesses={processes}", "--dist=loadfile")
     if part in (None, "cluster"):
-        _pytest(_ALONE)
+        yield _pytest(_ALONE)
     # The tests of clusters first: their files take longest, and a long file at the end would run alone.
     slow = [f"tests/{name}" for name in ("cluster", "image", "emulated") if part in (None, name)]
     if slow:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         processes = max(1, min(processes, memory // _MEMORY_BYTES))
         spread = (f"--numprocesses={processes}", "--dist=loadfile", "--no-loadscope-reorder")
-        _pytest(*slow, f"--ignore={_ALONE}", *spread)
+        yield _pytest(*slow, f"--ignore={_ALONE}", *spread)
+
+
+def _pytest(*arguments: str) -> _Call:
+    is_unit = arguments[0].startswith("tests/unit")
+    return _Call(("-m", "pytest", *arguments), needs_image=not is_unit)
 
 
 def _test_file(part: str) -> str:
@@ -72,11 +103,6 @@ def _test_file(part: str) -> str:
     return f"{file.relative_to(ROOT)}{separator}{test}"
 
 
-def _pytest(*arguments: str) -> None:
-    say("$ pytest " + " ".join(arguments))
-    _call("-m", "pytest", *arguments)
-
-
 def install_requirements() -> None:
     """Install the packages of the tests and checks in .venv, once for each version of their lock."""
     stamp = Path(sys.prefix) / "stamp-test"
@@ -86,14 +112,7 @@ def install_requirements() -> None:
         wanted = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
         if stamp.is_file() and stamp.read_text(encoding="ascii") == wanted:
             return
-        say(f"installing {shown(REQUIREMENTS)}")
-        _call("-m", "pip", "install", "-qq", "--require-hashes", "-r", str(REQUIREMENTS))
+        call = _Call(("-m", "pip", "install", "-qq", "--require-hashes", "-r", str(REQUIREMENTS)))
+        if code := call.run():
+            raise Exit(code=code)
         stamp.write_text(wanted, encoding="ascii")
-
-
-def _call(*arguments: str) -> None:
-    # Some container images set this variable. The tests start ./inv often: let Python cache its bytecode.
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    returncode = subprocess.run([sys.executable, *arguments], cwd=ROOT, env=env, check=False).returncode
-    if returncode != 0:
-        raise Exit(code=returncode)

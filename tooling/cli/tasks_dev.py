@@ -5,6 +5,7 @@ from typing import Annotated
 from tooling.basis.console import JsonOption
 from tooling.basis.say import say
 from tooling.checks import conformance as torch_conformance
+from tooling.checks import fresh as fresh_machine
 from tooling.checks import sanitize as sanitized
 from tooling.checks import soak as soaked
 from tooling.checks.emulate import guest
@@ -98,3 +99,9 @@ def emulate(
 ) -> None:
     """Run a command of the image on an emulated Sapphire Rapids: ./inv dev emulate --bochs FOLDER -- plan."""
     guest.run(bochs, pin, data, command)
+
+
+@Task
+def fresh(command: tuple[str, ...] = ()) -> None:
+    """Run the README's two commands, or COMMAND, on a fresh Debian without any of this machine's programs."""
+    fresh_machine.run(command)

@@ -51,8 +51,9 @@ class Counters:
     def delays(self) -> dict[str, float]:
         """How long each thread has been ready to run while its core ran something else, in seconds.
 
-        Only differences between two calls mean something. The kernel's sched-stats also count the time in which a
-        CPU quota pauses a thread: the pauses of the container are subtracted. Takes 20 microseconds for each thread.
+        Only differences between two calls mean something. The kernel's sched-stats also count the time in which
+        a CPU quota pauses a thread: the pauses of the container are subtracted. Takes 20 microseconds for each
+        thread.
         """
         paused = cgroups.throttled_seconds()
         found = {}

@@ -55,7 +55,11 @@ def test_the_most_delayed_thread_counts_only_what_it_was_delayed_in_between() ->
 def test_the_pauses_of_a_quota_are_no_delays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "self/task/1").mkdir(parents=True)
     found = []
-    for delay, paused in ((2.0, 7.0), (2.6, 7.5), (2.7, 8.5)):  # the pauses of all CPUs may be longer than the thread's
+    for delay, paused in (
+        (2.0, 7.0),
+        (2.6, 7.5),
+        (2.7, 8.5),
+    ):  # the pauses are those of all CPUs
         (tmp_path / "self/task/1/schedstat").write_text(f"123 {delay * 1e9:.0f} 4\n")
         monkeypatch.setattr(cgroups, "throttled_seconds", lambda paused=paused: paused)
         found.append(Counters([0], proc=tmp_path).delays())

@@ -18,13 +18,18 @@ from tooling.bench.measure import Container
 from tooling.cluster import run as cluster
 from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.run import Outcome
-from tooling.engine import docker
+from tooling.engine import docker, podman
 from tooling.engine.api import PODMAN, Engine
 from tooling.engine.docker import LocalImage
 from tooling.image.build import Image
 from tooling.image.choice import Choice
 
 ENGINE = Engine("unix:///run/user/1000/podman/podman.sock", 2, PODMAN)
+
+
+@pytest.fixture(autouse=True)
+def podman_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(podman, "installed", lambda: True)
 
 
 def test_containers_get_the_variable_that_hides_instructions() -> None:

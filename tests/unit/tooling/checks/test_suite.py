@@ -1,6 +1,7 @@
 """Which checks and tests `./inv test --part` runs."""
 
 import pytest
+from invoke.exceptions import Exit
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
@@ -11,6 +12,8 @@ from tooling.image import build
 UNIT = "tests/unit/tooling/checks/test_suite.py"
 IMAGE = "tests/image/test_run.py"
 ALONE = "tests/cluster/test_stragglers.py"
+CHECKS = ("ruff", "ruff", "mypy")
+FAILS: set[str] = set()
 
 
 @pytest.fixture
@@ -19,12 +22,14 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.chdir(ROOT)
     found: list[str] = []
 
-    def call(*arguments: str) -> None:
-        paths = [word for word in arguments if word.startswith("tests/")]
-        found.append(" ".join(paths) or arguments[1])
+    def call(command: suite._Call) -> int:
+        paths = [word for word in command.arguments if word.startswith("tests/")]
+        found.append(" ".join(paths) or command.arguments[1])
+        return int(found[-1] in FAILS)
 
     monkeypatch.setattr(suite, "install_requirements", lambda: None)
-    monkeypatch.setattr(suite, "_call", call)
+    monkeypatch.setattr(suite._Call, "run", call)
+    FAILS.clear()
     monkeypatch.setattr(api, "ensure", lambda: api.Engine("unix:///docker", 2))
     monkeypatch.setattr(build, "build", lambda *_: found.append("build"))
     return found
@@ -33,10 +38,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize(
     ("part", "expected"),
     [
-        (None, ["ruff", "ruff", "mypy", "build", "tests/unit", ALONE, "tests/cluster tests/image tests/emulated"]),
-        ("unit", ["ruff", "ruff", "mypy", "tests/unit"]),
+        (None, [*CHECKS, "tests/unit", "build", ALONE, "build", "tests/cluster tests/image tests/emulated"]),
+        ("unit", [*CHECKS, "tests/unit"]),
         ("image", ["build", "tests/image"]),
-        ("cluster", ["build", ALONE, "tests/cluster"]),
+        ("cluster", ["build", ALONE, "build", "tests/cluster"]),
         ("emulated", ["build", "tests/emulated"]),
         (UNIT, [UNIT]),
         (IMAGE, ["build", IMAGE]),
@@ -47,6 +52,15 @@ def test_a_part_runs_its_checks_and_tests(started: list[str], part: str | None, 
     suite.run(part)
     assert started == expected
     assert all((ROOT / path.split("::")[0]).exists() for line in expected for path in line.split() if "/" in path)
+
+
+def test_a_failing_part_does_not_hide_the_others(started: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    FAILS.update(("mypy", ALONE))
+    with pytest.raises(Exit) as failure:
+        suite.run(None)
+    assert started[-1] == "tests/cluster tests/image tests/emulated"
+    assert failure.value.code == 1
+    assert capsys.readouterr().err.splitlines()[-1] == f"failed: mypy; pytest {ALONE}"
 
 
 @pytest.mark.parametrize("part", ["units", "tests/image/none.py", "README.md", "../tests"])

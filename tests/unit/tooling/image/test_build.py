@@ -30,6 +30,12 @@ GROUND = Base("some-base:tag", "sha256:" + "1" * 64, "mmdebstrap")
 ERRORS = "entrypoints/cpu_train_stack/cli/errors.py"
 
 
+@pytest.fixture(autouse=True)
+def default_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of an engine on this machine, as docker prints it."""
+    monkeypatch.setattr(recipe, "_context", lambda: "default")
+
+
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the inputs of an image (of entrypoints/ one room), which a test may change."""
