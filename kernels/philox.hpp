@@ -9,7 +9,9 @@
 #include <cstring>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
+#ifndef AVX512 // avx512_model.hpp defines it
 #define AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
+#endif
 
 namespace philox {
 

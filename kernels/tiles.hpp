@@ -7,7 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#ifndef AVX512_BF16 // avx512_model.hpp defines it
 #define AVX512_BF16 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
+#endif
 
 namespace tiles {
 
