@@ -1,8 +1,8 @@
 // Attention in bfloat16, with or without dropout, for CPUs with AVX512-BF16 or AMX: the code that both passes share.
 //
-// The kernels process one block of queries at a time, whose scores never leave the cache. The forward pass keeps one
-// number for each query, the logarithm of the sum of its exponentials, from which the backward pass recomputes the
-// probabilities (Dao, Fu, Ermon, Rudra, Re: "FlashAttention", NeurIPS 2022, algorithms 1 and 4).
+// The kernels process one block of queries at a time, whose scores never leave the cache. The forward pass keeps two
+// numbers for each query, from which the backward pass recomputes the probabilities (Dao, Fu, Ermon, Rudra, Re:
+// "FlashAttention", NeurIPS 2022, algorithms 1 and 4).
 // Scores, softmax, dropout and sums are float32; operands of the second product are rounded to bfloat16.
 
 #pragma once
@@ -38,6 +38,12 @@ struct Tensor {
 // `batches` is the number of rows, `queries` and `keys` are the tokens of the longest.
 struct Sizes {
   size_t batches, heads, sharing, queries, keys, features;
+};
+
+// Of a query's scores. Not the logarithm of the sum of their exponentials: a large score would absorb that of the sum.
+struct Softmax {
+  float highest;     // infinite if every key is hidden: then each exponential is 0
+  float inverse_sum; // one over the sum of the exponentials of the scores minus the highest, 0 if every key is hidden
 };
 
 // How the work on a head is divided, and the sizes of the workspaces, which are padded with zeros.
@@ -93,13 +99,15 @@ AVX512_BF16 inline __m512 score_of(const float* product, const char* mask, size_
 
 struct Attention {
   Sizes sizes;
-  Tensor query, key, value, out;
+  Tensor query, key, value;
+  Tensor out;      // of the forward pass
+  Tensor wide_out; // the same in float32, for the backward pass. Only for rows with several tiles of keys
   masks::Mask mask;
   float scale;
   uint32_t causal; // 1: a query attends to no key after its own position
   uint32_t amx;    // 1: products use AMX
   dropout::Rule rule;
-  float* logarithms; // log-sum-exp of the scores, [batch, head, query]
+  Softmax* softmax; // [batch, head, query]
   // nullptr, or where rows of one batch begin that are end to end, and the number of all tokens: the queries of a row
   // attend to its own keys only.
   const int64_t* starts;
@@ -113,7 +121,7 @@ struct Part : Attention {
       : Attention(all), start(all.starts[row]), earlier_blocks(start * all.sizes.heads * longest.blocks) {
     sizes.batches = 1;
     sizes.queries = sizes.keys = all.starts[row + 1] - start;
-    logarithms += start * sizes.heads;
+    softmax += start * sizes.heads;
   }
 
   // Head `number` of all batches, from `row` on. Number: of the tensor, by default bfloat16.
@@ -136,6 +144,10 @@ struct Part : Attention {
 
   const char* mask_row(size_t number, size_t query_row, size_t key = 0) const {
     return mask.row(number / sizes.heads, number % sizes.heads, query_row, key);
+  }
+
+  Softmax& softmax_of(size_t number, size_t query_row) const {
+    return softmax[number * sizes.queries + query_row];
   }
 
   uint64_t first_block(size_t number, size_t query_row, const Padded& wide) const {

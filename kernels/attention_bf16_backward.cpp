@@ -2,61 +2,66 @@
 
 #include "attention_bf16.hpp"
 
-#include <limits>
-
 using namespace attention;
 
 namespace {
 
-// The inputs of one query and one tile of keys.
+// One query and one tile of keys.
 struct BackwardRow {
-  const float* products;  // the query times the keys
+  float* products;        // the query times the keys, then the probabilities
   const float* gradients; // of the weights
   const char* mask;       // from the tile's first key on
-  float logarithm;        // log-sum-exp of the scores
-  float sum;              // of the output times its gradient
+  Softmax softmax;
   size_t visible;         // keys of the tile
   uint64_t first_block;   // of random numbers
+  float sum;              // of the probabilities that are kept, times the gradients
+  uint64_t kept[KEYS / philox::BLOCK];
 };
 
-// Computes the weights of 16 keys, and the gradients of the query's products with these keys.
+// Turns the products into probabilities, and finds which of them dropout keeps. Returns this tile's part of `sum`, which
+// has to be exact: where a softmax is saturated, it cancels all but the last bits of a gradient.
 template <masks::Type MASK>
-AVX512_BF16 inline void differentiate(const BackwardRow& row, size_t i, __mmask16 lanes, __mmask16 keeps, float scale,
-                                      float kept_scale, __m512& weight, __m512& gradient) {
-  const __m512 factor = _mm512_set1_ps(scale), kept_factor = _mm512_set1_ps(kept_scale);
-  const __m512 score = score_of<MASK>(row.products, row.mask, i, lanes, factor);
-  const __m512 probability = _mm512_maskz_mov_ps(lanes, exp_of(_mm512_sub_ps(score, _mm512_set1_ps(row.logarithm))));
-  const __m512 through = _mm512_maskz_mul_ps(keeps, _mm512_loadu_ps(row.gradients + i), kept_factor);
-  weight = _mm512_maskz_mul_ps(keeps, probability, kept_factor);
-  gradient = _mm512_mul_ps(_mm512_mul_ps(probability, _mm512_sub_ps(through, _mm512_set1_ps(row.sum))), factor);
-}
-
-// Does so for two rows. `weights` and `gradients` are words of both rows; `gradient_rows` has the gradients by row.
-template <masks::Type MASK>
-AVX512_BF16 void differentiate_pair(const BackwardRow* rows, size_t columns, size_t row_step, float scale,
-                                    const dropout::Rule& rule, uint32_t* weights, uint32_t* gradients,
-                                    uint16_t* gradient_rows) {
+AVX512_BF16 float recompute(BackwardRow& row, size_t columns, float scale, const dropout::Rule& rule) {
+  const __m512 factor = _mm512_set1_ps(scale), shift = _mm512_set1_ps(row.softmax.highest);
+  const __m512 inverse_sum = _mm512_set1_ps(row.softmax.inverse_sum);
+  __m512 sums = _mm512_setzero_ps();
   for (size_t start = 0, block = 0; start < columns; start += philox::BLOCK, ++block) {
-    const uint64_t kept[] = {dropout::kept(rows[0].first_block + block, rule),
-                             dropout::kept(rows[1].first_block + block, rule)};
+    const uint64_t kept = row.kept[block] = dropout::kept(row.first_block + block, rule);
     for (size_t part = 0; part < philox::BLOCK && start + part < columns; part += LANES) {
       const size_t i = start + part;
-      __m512 weight[2], gradient[2];
-      for (int row = 0; row < 2; ++row) {
-        const __mmask16 lanes = lanes_before(rows[row].visible, i);
-        const __mmask16 keeps = static_cast<__mmask16>(kept[row] >> part);
-        differentiate<MASK>(rows[row], i, lanes, keeps, scale, rule.scale, weight[row], gradient[row]);
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(gradient_rows + row * row_step + i), rounded(gradient[row]));
-      }
-      _mm512_storeu_si512(weights + i, paired(weight[0], weight[1]));
-      _mm512_storeu_si512(gradients + i, paired(gradient[0], gradient[1]));
+      const __mmask16 lanes = lanes_before(row.visible, i), keeps = static_cast<__mmask16>(kept >> part);
+      const __m512 power = exp_of(_mm512_sub_ps(score_of<MASK>(row.products, row.mask, i, lanes, factor), shift));
+      const __m512 probability = _mm512_maskz_mul_ps(lanes, power, inverse_sum);
+      const __m512 gradient = _mm512_maskz_loadu_ps(lanes & keeps, row.gradients + i);
+      sums = _mm512_fmadd_ps(probability, gradient, sums);
+      _mm512_storeu_ps(row.products + i, probability);
     }
   }
+  return _mm512_reduce_add_ps(sums);
 }
 
-constexpr decltype(&differentiate_pair<masks::NONE>) DIFFERENTIATE_PAIR[masks::TYPES] = {
-    differentiate_pair<masks::NONE>, differentiate_pair<masks::FLOAT32>, differentiate_pair<masks::BFLOAT16>,
-    differentiate_pair<masks::BOOLEAN>};
+constexpr decltype(&recompute<masks::NONE>) RECOMPUTE[masks::TYPES] = {
+    recompute<masks::NONE>, recompute<masks::FLOAT32>, recompute<masks::BFLOAT16>, recompute<masks::BOOLEAN>};
+
+// Computes the weights of two rows, and the gradients of the products. `weights` and `gradients` are words of both
+// rows; `gradient_rows` has the gradients by row.
+AVX512_BF16 void differentiate(const BackwardRow* rows, size_t columns, size_t row_step, float scale, float kept_scale,
+                               uint32_t* weights, uint32_t* gradients, uint16_t* gradient_rows) {
+  const __m512 factor = _mm512_set1_ps(scale * kept_scale), kept_factor = _mm512_set1_ps(kept_scale);
+  for (size_t i = 0; i < columns; i += LANES) {
+    __m512 weight[2], gradient[2];
+    for (int row = 0; row < 2; ++row) {
+      const __m512 probability = _mm512_loadu_ps(rows[row].products + i), sum = _mm512_set1_ps(rows[row].sum);
+      const auto keeps = static_cast<__mmask16>(rows[row].kept[i / philox::BLOCK] >> i % philox::BLOCK);
+      const __m512 through = _mm512_maskz_loadu_ps(keeps, rows[row].gradients + i);
+      weight[row] = _mm512_maskz_mul_ps(keeps, probability, kept_factor);
+      gradient[row] = _mm512_mul_ps(_mm512_mul_ps(probability, _mm512_sub_ps(through, sum)), factor);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(gradient_rows + row * row_step + i), rounded(gradient[row]));
+    }
+    _mm512_storeu_si512(weights + i, paired(weight[0], weight[1]));
+    _mm512_storeu_si512(gradients + i, paired(gradient[0], gradient[1]));
+  }
+}
 
 struct Gradients {
   Tensor out; // an input
@@ -76,11 +81,11 @@ size_t bytes_backward(const Sizes& sizes, const Padded& wide) {
       64 * 16;
 }
 
-AVX512_BF16 float dot(const uint16_t* first, const uint16_t* second, size_t count) {
+AVX512_BF16 float dot(const float* first, const uint16_t* second, size_t count) {
   __m512 sums = _mm512_setzero_ps();
   for (size_t i = 0; i < count; i += LANES) {
     const __mmask16 lanes = first_lanes(count - i);
-    sums = _mm512_fmadd_ps(widened(first + i, lanes), widened(second + i, lanes), sums);
+    sums = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(lanes, first + i), widened(second + i, lanes), sums);
   }
   return _mm512_reduce_add_ps(sums);
 }
@@ -131,7 +136,7 @@ AVX512_BF16 void backward_head(const Part& args, const Gradients& gradients, con
   uint32_t* weights = space.take<uint32_t>(wide.most_queries * row_step / 2);
   uint32_t* score_gradients = space.take<uint32_t>(wide.most_queries * row_step / 2);
   uint16_t* score_gradient_rows = space.take<uint16_t>(wide.most_queries * row_step);
-  const auto differentiate = DIFFERENTIATE_PAIR[args.mask.type];
+  const auto recompute = RECOMPUTE[args.mask.type];
 
   for (size_t key = 0; key < sizes.keys; key += tile) {
     const size_t key_count = std::min(tile, sizes.keys - key), key_rows = padded(key_count, wide.step);
@@ -165,23 +170,25 @@ AVX512_BF16 void backward_head(const Part& args, const Gradients& gradients, con
                           query_rows, columns, words);
       wide.product<false>({reinterpret_cast<uint32_t*>(out_gradients), words, 1}, {values, row_step},
                           {weight_gradients, row_step}, query_rows, columns, words);
-      const uint16_t* out = args.head(args.out, number, first);
       for (size_t row = 0; row < count; row += 2) {
         BackwardRow rows[2];
         for (size_t each = row; each < row + 2; ++each) {
-          const float *product = products + each * row_step, *weight_gradient = weight_gradients + each * row_step;
-          if (each == count) { // completes the last pair, with weights of zero
-            rows[each - row] = {product, weight_gradient, nullptr, std::numeric_limits<float>::infinity(), 0.0f, 0, 0};
-            continue;
+          BackwardRow& one = rows[each - row];
+          one.products = products + each * row_step;
+          one.gradients = weight_gradients + each * row_step;
+          const bool is_query = each < count; // or completes the last pair, with weights of zero
+          const size_t visible = is_query ? args.visible(first + each) : 0;
+          one.visible = visible > key ? std::min(visible - key, key_count) : 0;
+          one.mask = is_query ? args.mask_row(number, first + each, key) : nullptr;
+          one.softmax = is_query ? args.softmax_of(number, first + each) : Softmax{};
+          one.first_block = args.first_block(number, first + each, wide) + key / philox::BLOCK;
+          one.sum = recompute(one, columns, args.scale, args.rule);
+          if (is_query && sizes.keys > tile) { // of all tiles
+            const float* out = args.head<float>(args.wide_out, number, first + each);
+            one.sum = dot(out, out_gradients + each * wide.features, sizes.features) / args.rule.scale;
           }
-          const size_t visible = args.visible(first + each);
-          rows[each - row] = {product, weight_gradient, args.mask_row(number, first + each, key),
-                              args.logarithms[number * sizes.queries + first + each],
-                              dot(out + each * args.out.row_step, out_gradients + each * wide.features, sizes.features),
-                              visible > key ? std::min(visible - key, key_count) : 0,
-                              args.first_block(number, first + each, wide) + key / philox::BLOCK};
         }
-        differentiate(rows, columns, row_step, args.scale, args.rule, weights + row / 2 * row_step,
+        differentiate(rows, columns, row_step, args.scale, args.rule.scale, weights + row / 2 * row_step,
                       score_gradients + row / 2 * row_step, score_gradient_rows + row * row_step);
       }
       const tiles::Left left{reinterpret_cast<uint32_t*>(score_gradient_rows), row_step / 2, 1};

@@ -2,23 +2,17 @@
 
 #include "attention_bf16.hpp"
 
-#include <cmath>
 #include <limits>
 
 using namespace attention;
 
 namespace {
 
-struct Row {
-  float inverse_sum; // one over the sum of the exponentials, 0 if every key is hidden
-  float logarithm;   // log-sum-exp of the scores
-};
-
 // Turns one row of products with `columns` keys, of which the first `visible` are visible, into exponentials.
 // `weights` gets the exponentials that dropout keeps, in bfloat16.
 template <masks::Type MASK>
-AVX512_BF16 Row softmax(float* scores, const char* mask, size_t visible, size_t columns, float scale,
-                        uint64_t first_block, const dropout::Rule& rule, uint16_t* weights) {
+AVX512_BF16 Softmax softmax(float* scores, const char* mask, size_t visible, size_t columns, float scale,
+                            uint64_t first_block, const dropout::Rule& rule, uint16_t* weights) {
   const __m512 factor = _mm512_set1_ps(scale), lowest = _mm512_set1_ps(masks::HIDDEN);
   __m512 highest = lowest;
   for (size_t i = 0; i < columns; i += LANES) {
@@ -30,7 +24,7 @@ AVX512_BF16 Row softmax(float* scores, const char* mask, size_t visible, size_t 
   const float top = _mm512_reduce_max_ps(highest);
   if (top == masks::HIDDEN && !has_nan(scores, columns)) { // every key is hidden
     std::fill(weights, weights + columns, uint16_t{0});
-    return {0.0f, std::numeric_limits<float>::infinity()};
+    return {std::numeric_limits<float>::infinity(), 0.0f};
   }
   const __m512 shift = _mm512_set1_ps(top);
   __m512 sums = _mm512_setzero_ps();
@@ -44,8 +38,7 @@ AVX512_BF16 Row softmax(float* scores, const char* mask, size_t visible, size_t 
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(weights + i), narrow);
     }
   }
-  const float sum = _mm512_reduce_add_ps(sums);
-  return {1 / sum, top + std::log(sum)};
+  return {top, 1 / _mm512_reduce_add_ps(sums)};
 }
 
 constexpr decltype(&softmax<masks::NONE>) SOFTMAX[masks::TYPES] = {
@@ -84,19 +77,21 @@ AVX512_BF16 void forward_head(const Part& args, const Padded& wide, size_t numbe
          wide.features, packed);
     wide.product<false>({reinterpret_cast<uint32_t*>(packed), words, 1}, {keys, wide.key_row}, {scores, wide.key_row},
                         query_rows, columns, words);
-    Row rows[MOST_QUERIES];
     for (size_t row = 0; row < count; ++row) {
-      rows[row] = softmax(scores + row * wide.key_row, args.mask_row(number, first + row), args.visible(first + row),
-                          columns, args.scale, args.first_block(number, first + row, wide), args.rule,
-                          weights + row * wide.key_row);
-      args.logarithms[number * args.sizes.queries + first + row] = rows[row].logarithm;
+      args.softmax_of(number, first + row) =
+          softmax(scores + row * wide.key_row, args.mask_row(number, first + row), args.visible(first + row), columns,
+                  args.scale, args.first_block(number, first + row, wide), args.rule, weights + row * wide.key_row);
     }
     wide.product<false>({reinterpret_cast<uint32_t*>(weights), wide.key_row / 2, 1}, {values, wide.features},
                         {output, wide.features}, query_rows, wide.features, columns / 2);
-    uint16_t* out = args.head(args.out, number, first);
     for (size_t row = 0; row < count; ++row) {
-      store_row(output + row * wide.features, args.sizes.features, rows[row].inverse_sum * args.rule.scale,
-                out + row * args.out.row_step);
+      const float* found = output + row * wide.features;
+      const float factor = args.softmax_of(number, first + row).inverse_sum * args.rule.scale;
+      store_row(found, args.sizes.features, factor, args.head(args.out, number, first + row));
+      if (args.sizes.keys > wide.tile) {
+        float* out = args.head<float>(args.wide_out, number, first + row);
+        std::transform(found, found + args.sizes.features, out, [=](float value) { return value * factor; });
+      }
     }
   }
 }

@@ -4,8 +4,6 @@
 #include "attention_bf16.hpp"
 #include "tiles_float32.hpp"
 
-#include <cmath>
-
 using namespace attention;
 using tiles32::product;
 
@@ -40,15 +38,6 @@ AVX512 void write_rows(const float* from, size_t wide, size_t count, size_t feat
   }
 }
 
-AVX512 float dot(const float* first, const float* second, size_t count) {
-  __m512 sums = _mm512_setzero_ps();
-  for (size_t i = 0; i < count; i += LANES) {
-    const __mmask16 lanes = first_lanes(count - i);
-    sums = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(lanes, first + i), _mm512_maskz_loadu_ps(lanes, second + i), sums);
-  }
-  return _mm512_reduce_add_ps(sums);
-}
-
 // The keys or values of one head, [key][feature] in `rows` and [feature][key] in `turned`.
 void copy_turned(const Part& args, const Tensor& tensor, const Padded& wide, size_t number, float* rows,
                  float* turned) {
@@ -58,10 +47,9 @@ void copy_turned(const Part& args, const Tensor& tensor, const Padded& wide, siz
             reinterpret_cast<uint32_t*>(turned), row_step(wide));
 }
 
-// Turns one row of products into exponentials, of which dropout keeps some. Returns the sum of all, and in `logarithm`
-// the log-sum-exp of the scores.
-AVX512 float softmax(float* scores, size_t visible, size_t columns, float scale, uint64_t first_block,
-                     const dropout::Rule& rule, float* logarithm) {
+// Turns one row of products into exponentials, of which dropout keeps some.
+AVX512 Softmax softmax(float* scores, size_t visible, size_t columns, float scale, uint64_t first_block,
+                       const dropout::Rule& rule) {
   const __m512 factor = _mm512_set1_ps(scale), lowest = _mm512_set1_ps(masks::HIDDEN);
   __m512 highest = lowest;
   for (size_t i = 0; i < columns; i += LANES) {
@@ -82,9 +70,7 @@ AVX512 float softmax(float* scores, size_t visible, size_t columns, float scale,
       _mm512_storeu_ps(place, _mm512_maskz_mov_ps(static_cast<__mmask16>(kept >> part), value));
     }
   }
-  const float sum = _mm512_reduce_add_ps(sums);
-  *logarithm = top + std::log(sum);
-  return sum;
+  return {top, 1 / _mm512_reduce_add_ps(sums)};
 }
 
 size_t bytes_forward(const Sizes&, const Padded& wide) {
@@ -111,10 +97,10 @@ void forward_head(const Part& args, const Padded& wide, size_t number, Workspace
                    count, columns, sizes.features);
     float factors[QUERIES];
     for (size_t row = 0; row < count; ++row) {
-      const float sum = softmax(scores + row * step, args.visible(first + row), columns, args.scale,
-                                args.first_block(number, first + row, wide), args.rule,
-                                args.logarithms + number * sizes.queries + first + row);
-      factors[row] = args.rule.scale / sum;
+      Softmax& found = args.softmax_of(number, first + row);
+      found = softmax(scores + row * step, args.visible(first + row), columns, args.scale,
+                      args.first_block(number, first + row, wide), args.rule);
+      factors[row] = args.rule.scale * found.inverse_sum;
     }
     product<false>({scores, step, 1}, {values, wide.features}, {output, wide.features}, count, wide.features, seen);
     write_rows(output, wide.features, count, sizes.features, factors, args.head<float>(args.out, number, first),
@@ -127,24 +113,35 @@ struct Gradients {
   Tensor query, key, value;
 };
 
-// Turns one row of products into weights, and the gradients of these weights into those of the products. `sum`: of the
-// output times its gradient.
+// Turns one row of products into weights, and the gradients of these weights into those of the products. Between the
+// two passes, `products` are the probabilities, with the sign set on dropped ones.
 AVX512 void differentiate(float* products, float* gradients, size_t visible, size_t columns, float scale,
-                          float logarithm, float sum, uint64_t first_block, const dropout::Rule& rule) {
-  const __m512 factor = _mm512_set1_ps(scale), kept_factor = _mm512_set1_ps(rule.scale);
-  const __m512 shift = _mm512_set1_ps(logarithm), sums = _mm512_set1_ps(sum);
+                          const Softmax& softmax, uint64_t first_block, const dropout::Rule& rule) {
+  const __m512 factor = _mm512_set1_ps(scale), sign = _mm512_set1_ps(-0.0f);
+  const __m512 shift = _mm512_set1_ps(softmax.highest), inverse_sum = _mm512_set1_ps(softmax.inverse_sum);
+  __m512 sums = _mm512_setzero_ps();
   for (size_t start = 0, block = first_block; start < columns; start += philox::BLOCK, ++block) {
     const uint64_t kept = dropout::kept(block, rule);
     for (size_t part = 0; part < philox::BLOCK && start + part < columns; part += LANES) {
       const size_t i = start + part;
-      const __mmask16 keeps = static_cast<__mmask16>(kept >> part);
+      const __mmask16 lanes = lanes_before(visible, i), keeps = static_cast<__mmask16>(kept >> part);
       const __m512 score = _mm512_mul_ps(_mm512_loadu_ps(products + i), factor);
-      const __m512 probability = _mm512_maskz_mov_ps(lanes_before(visible, i), exp_of(_mm512_sub_ps(score, shift)));
-      const __m512 through = _mm512_maskz_mul_ps(keeps, _mm512_loadu_ps(gradients + i), kept_factor);
-      _mm512_storeu_ps(products + i, _mm512_maskz_mul_ps(keeps, probability, kept_factor));
-      _mm512_storeu_ps(gradients + i,
-                       _mm512_mul_ps(_mm512_mul_ps(probability, _mm512_sub_ps(through, sums)), factor));
+      const __m512 power = exp_of(_mm512_sub_ps(score, shift));
+      const __m512 probability = _mm512_maskz_mul_ps(lanes, power, inverse_sum);
+      const __m512 through = _mm512_maskz_loadu_ps(lanes & keeps, gradients + i);
+      sums = _mm512_fmadd_ps(probability, through, sums);
+      _mm512_storeu_ps(products + i, _mm512_mask_or_ps(probability, static_cast<__mmask16>(~keeps), probability, sign));
+      _mm512_storeu_ps(gradients + i, through);
     }
+  }
+  const __m512 sum = _mm512_set1_ps(_mm512_reduce_add_ps(sums));
+  const __m512 kept_factor = _mm512_set1_ps(rule.scale), both = _mm512_set1_ps(rule.scale * scale);
+  for (size_t i = 0; i < columns; i += LANES) {
+    const __m512 marked = _mm512_loadu_ps(products + i), through = _mm512_loadu_ps(gradients + i);
+    const auto keeps = static_cast<__mmask16>(~_mm512_movepi32_mask(_mm512_castps_si512(marked)));
+    _mm512_storeu_ps(products + i, _mm512_maskz_mul_ps(keeps, marked, kept_factor));
+    _mm512_storeu_ps(gradients + i,
+                     _mm512_mul_ps(_mm512_mul_ps(_mm512_abs_ps(marked), _mm512_sub_ps(through, sum)), both));
   }
 }
 
@@ -182,12 +179,9 @@ void backward_head(const Part& args, const Gradients& gradients, const Padded& w
     product<false>({queries, features, 1}, {keys, step}, {weights, step}, count, columns, sizes.features);
     product<false>({out_gradients, features, 1}, {values, step}, {score_gradients, step}, count, columns,
                    sizes.features);
-    const float* out = args.head<float>(args.out, number, first);
     for (size_t row = 0; row < count; ++row) {
       differentiate(weights + row * step, score_gradients + row * step, args.visible(first + row), columns, args.scale,
-                    args.logarithms[number * sizes.queries + first + row],
-                    dot(out + row * args.out.row_step, out_gradients + row * features, sizes.features),
-                    args.first_block(number, first + row, wide), args.rule);
+                    args.softmax_of(number, first + row), args.first_block(number, first + row, wide), args.rule);
     }
     product<false>({score_gradients, step, 1}, {key_rows, features}, {query_gradients, features}, count, features,
                    seen);

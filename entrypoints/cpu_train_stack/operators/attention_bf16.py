@@ -1,6 +1,6 @@
 """Attention in bfloat16, with or without dropout, for CPUs with AVX512-BF16 or AMX (kernels/attention_bf16*.cpp).
 
-A block of scores stays in the cache. The forward pass stores one number per query, and the backward pass
+A block of scores stays in the cache. The forward pass stores two numbers per query, and the backward pass
 recomputes the rest. Scores, softmax and sums are float32. The weights are rounded to bfloat16 before their
 product with the values, as in torch's fused kernel, which has no dropout.
 
@@ -17,6 +17,9 @@ from cpu_train_stack import contract
 from cpu_train_stack.operators import attention_mask, library
 from cpu_train_stack.operators.dropout import Rule
 from cpu_train_stack.operators.transforms import refuse_batched
+
+# As in kernels/attention_bf16.hpp: the keys of one tile of the backward pass, with AMX and without.
+_TILE = {True: 512, False: 1024}
 
 
 class _Tensor(ctypes.Structure):
@@ -36,12 +39,13 @@ class _Attention(ctypes.Structure):
         ("key", _Tensor),
         ("value", _Tensor),
         ("out", _Tensor),
+        ("wide_out", _Tensor),
         ("mask", attention_mask.Mask),
         ("scale", ctypes.c_float),
         ("causal", ctypes.c_uint32),
         ("amx", ctypes.c_uint32),
         ("rule", _Rule),
-        ("logarithms", ctypes.c_void_p),
+        ("softmax", ctypes.c_void_p),
         ("starts", ctypes.c_void_p),
     ]
 
@@ -116,11 +120,16 @@ def _function(kernel: str) -> Any:
         ) -> Any:
             query, key, value = (_contiguous_rows(tensor.detach()) for tensor in (query, key, value))
             out = _empty(query, query.shape)
-            logarithms = torch.empty(query.shape[:3], dtype=torch.float32, device="cpu")
+            keys = key.shape[2] if starts is None else int(starts.diff().max())
+            # The backward pass sums over one tile of keys itself. It never reads `out`, which a script may change.
+            has_tiles = kernel == "bfloat16" and keys > _TILE[amx]
+            wide = torch.empty(query.shape, dtype=torch.float32, device="cpu") if has_tiles else None
+            softmax = torch.empty((*query.shape[:3], 2), dtype=torch.float32, device="cpu")
             ctx.how = causal, factor, rule, amx
-            saved = query, key, value, mask, out, starts, logarithms
+            saved = query, key, value, mask, wide, starts, softmax
             ctx.save_for_backward(*saved)
             described = _described(saved, *ctx.how)
+            described.out = _tensor(out)
             _run(getattr(library.library(), f"attention_{kernel}_forward"), described)
             return out
 
@@ -160,9 +169,12 @@ def _contiguous_rows(tensor: Any) -> Any:
 
 
 def _empty(like: Any, shape: Any) -> Any:
-    """[batch, heads, rows, features] with rows before heads in memory, as linear layers expect."""
-    batches, heads, rows, features = shape
-    return like.new_empty(batches, rows, heads, features).transpose(1, 2)
+    """[batch, heads, rows, features] with rows before heads in memory, as linear layers expect.
+
+    No view: nobody could change one in place.
+    """
+    _batches, heads, rows, features = shape
+    return like.new_empty_strided(shape, (heads * rows * features, features, heads * features, 1))
 
 
 def _summed(gradient: Any, heads: int) -> Any:
@@ -176,7 +188,7 @@ def _tensor(tensor: Any) -> _Tensor:
 
 
 def _described(tensors: Any, causal: bool, factor: float, rule: Rule, amx: bool) -> _Attention:
-    query, key, value, mask, out, starts, logarithms = tensors
+    query, key, value, mask, wide, starts, softmax = tensors
     batches, heads, queries, features = query.shape
     keys = key.shape[2]
     if starts is not None:
@@ -185,12 +197,14 @@ def _described(tensors: Any, causal: bool, factor: float, rule: Rule, amx: bool)
     sizes = batches, heads, heads // key.shape[1], queries, keys, features
     return _Attention(
         (ctypes.c_size_t * 6)(*sizes),
-        *map(_tensor, (query, key, value, out)),
+        *map(_tensor, (query, key, value)),
+        _Tensor(),
+        _Tensor() if wide is None else _tensor(wide),
         attention_mask.described(mask),
         factor,
         int(causal),
         int(amx),
         _Rule(rule.seed, rule.threshold, rule.scale),
-        logarithms.data_ptr(),
+        softmax.data_ptr(),
         None if starts is None else starts.data_ptr(),
     )

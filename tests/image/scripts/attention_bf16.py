@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from attention_shapes import CAUSAL, ONE_KEY, SIZES, biases
 from formula import (
+    KEPT,
     OURS,
     P,
     check_hidden_rows_and_nan,
@@ -81,14 +82,14 @@ def without_dropout_it_is_as_near_as_torchs_kernel() -> None:
 
 
 def products_are_those_of_the_instruction() -> None:
-    """Bit for bit. With one key, the logarithm of the sum of exponentials is the score."""
+    """Bit for bit. With one key, the highest score is the product."""
     for queries, features in ONE_KEY:
         query = torch.randn(2, 3, queries, features).to(BF).requires_grad_()
         key = torch.randn(2, 3, 1, features).to(BF)
         found = attention_bf16.attention(query, key, key, None, False, 1.0, attention.NO_DROPOUT, amx=AMX)
-        logarithms = found.grad_fn.saved_tensors[-1]
+        highest = found.grad_fn.saved_tensors[-1][..., 0]
         products = query.detach().float() * key.float()  # exact
-        assert torch.equal(logarithms, (sum_by_amx if AMX else sum_by_avx512)(products)), (queries, features)
+        assert torch.equal(highest, (sum_by_amx if AMX else sum_by_avx512)(products)), (queries, features)
 
 
 def sum_by_amx(products: Any) -> Any:
@@ -108,6 +109,59 @@ def sum_by_avx512(products: Any) -> Any:
     for first, second in zip(products.unbind(-1)[::2], products.unbind(-1)[1::2], strict=True):
         found = found + second + first
     return found
+
+
+def queries_of_lowest_scores_attend_to_all_keys_alike() -> None:
+    """As in float32, where a score is lost beside the lowest number."""
+    for keys, p, dtype in itertools.product((16, 1100), (0.0, P), (BF, torch.float32)):
+        given, outer = tensors(16, keys, BF), torch.randn(2, 3, 16, 8).to(BF)
+        mask = torch.zeros(1, 1, 16, keys, dtype=dtype)
+        mask[:, :, 3] = torch.finfo(dtype).min
+        mask[:, :, 5] = 3000
+        keeps = kept(16, keys, 1) * KEPT if p else 1.0
+        torch.manual_seed(1)
+        found = derived(OURS(*given, attn_mask=mask, dropout_p=p), given, outer)
+        query, key, value = (tensor.float() for tensor in given)
+        scores = query @ key.transpose(2, 3) * 8**-0.5 + mask
+        wanted = derived((scores.softmax(-1) * keeps) @ value, given, outer)
+        errors = [error(one, other) for one, other in zip(found, wanted, strict=True)]
+        errors += [error(one[:, :, 3], other[:, :, 3]) for one, other in zip(found[:2], wanted[:2], strict=True)]
+        assert max(errors) < ROUNDED, (keys, p, dtype, errors)
+
+
+def saturated_gradients_are_as_exact_as_torchs_operators() -> None:
+    """Which are computed in float32, and rounded at the end. With a mean that the values share, too."""
+    for keys, shift, scale in itertools.product((65, 1100), (0.0, 4.0), (0.125, 1.0, 3.0, 10.0, 1000.0)):
+        given, outer = tensors(64, keys, BF, 32), torch.randn(2, 3, 64, 32).to(BF)
+        with torch.no_grad():
+            given[2].add_(shift)
+        keeps = kept(64, keys, 1)
+        torch.manual_seed(1)
+        found = derived(OURS(*given, dropout_p=P, scale=scale), given, outer)
+        results = []
+        for dtype in (torch.float32, torch.float64):
+            wide = [tensor.detach().to(dtype).requires_grad_() for tensor in given]
+            weights = (wide[0] @ wide[1].transpose(2, 3) * scale).softmax(-1) * keeps.to(dtype) * KEPT
+            results.append(derived(weights @ wide[2], wide, outer))
+        # Of several tiles, the sum has the rounded weights of the forward pass.
+        factor = 4 if keys > 1024 else 2
+        for one, other, exact in zip(found, *results, strict=True):
+            bound = factor * error(other.to(BF), exact)
+            assert error(one, exact) < bound, (keys, shift, scale, error(one, exact), bound)
+
+
+def outputs_can_be_changed_in_place() -> None:
+    for p, starts in ((0.0, None), (P, None), (P, torch.tensor([0, 9, 16]))):
+        given = tensors(16, 16, BF) if starts is None else [tensor[:1] for tensor in tensors(16, 16, BF)]
+        results = []
+        for in_place in (False, True):
+            torch.manual_seed(1)
+            found = (
+                OURS(*given, dropout_p=p) if starts is None else attention.joined(*given, starts, False, 0.3, p)
+            )
+            assert found._base is None
+            results.append(derived(found.add_(1) if in_place else found + 1, given, torch.ones_like(found)))
+        assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
 
 
 def a_causal_mask_hides_what_comes() -> None:
@@ -250,6 +304,9 @@ for check in (
     values_and_gradients_are_those_of_the_formula,
     without_dropout_it_is_as_near_as_torchs_kernel,
     products_are_those_of_the_instruction,
+    queries_of_lowest_scores_attend_to_all_keys_alike,
+    saturated_gradients_are_as_exact_as_torchs_operators,
+    outputs_can_be_changed_in_place,
     a_causal_mask_hides_what_comes,
     masks_are_read_and_not_copied,
     rows_without_keys_are_zero_and_nan_stays,

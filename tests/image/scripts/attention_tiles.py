@@ -35,16 +35,16 @@ LIBRARIES = loaded()
 
 
 def have_the_same_bits(given: Any, mask: Any, causal: bool, factor: float, rule: Rule, starts: Any = None) -> None:
-    """The result, the logarithms and the gradients. For the arguments, see attention_bf16.attention."""
+    """The result, what is kept of each softmax, and the gradients. For the arguments, see attention_bf16.attention."""
     query, key, value = given
     outer = torch.randn(query.shape).to(BF)
     results = []
     for each in LIBRARIES:
         with mock.patch.object(library, "library", return_value=each):
             out = attention_bf16.attention(query, key, value, mask, causal, factor, rule, starts, amx=True)
-            logarithms = out.grad_fn.saved_tensors[-1]
-            results.append((out, logarithms, *torch.autograd.grad(out, given, outer)))
-    for name, one, other in zip(("out", "logarithms", "query", "key", "value"), *results, strict=True):
+            softmax = out.grad_fn.saved_tensors[-1]
+            results.append((out, softmax, *torch.autograd.grad(out, given, outer)))
+    for name, one, other in zip(("out", "softmax", "query", "key", "value"), *results, strict=True):
         # Instructions differ in which NaN they return.
         same = (one == other) & (one.signbit() == other.signbit()) | one.isnan() & other.isnan()
         assert same.all(), (name, [tensor.shape for tensor in given], causal, rule, float(same.float().mean()))
