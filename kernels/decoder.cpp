@@ -2,13 +2,13 @@
 // residual stream with RMSNorm, rotary embeddings, and SwiGLU. They compute in float32, and round each result once.
 
 #include <cmath>
-#include <vector>
-
-#include <omp.h>
 
 #include "numbers.hpp"
 
 namespace {
+
+// Rows whose gradients of the weight are summed together: the result does not depend on the number of threads.
+constexpr size_t GROUP = 32;
 
 // The value as it is stored.
 AVX512 inline __m512 rounded(const Numbers& as, __m512 value) {
@@ -26,11 +26,12 @@ struct Norm {
 // The gradients with respect to `sum` and `out`, and those that the kernel writes.
 struct NormGradients {
   Numbers sum, out, stream, added;
-  float* weight; // [threads, features], zeros, or null
+  float* weight; // [groups, features], zeros, or null
 };
 
-AVX512 void forward_row(const Norm& norm, size_t row, float* buffer) {
+AVX512 void forward_row(const Norm& norm, size_t row) {
   const size_t first = row * norm.features;
+  const Numbers& stream = norm.added.values ? norm.sum : norm.stream;
   __m512 squares = _mm512_setzero_ps();
   for (size_t i = 0; i < norm.features; i += LANES) {
     const __mmask16 lanes = first_lanes(norm.features - i);
@@ -40,14 +41,13 @@ AVX512 void forward_row(const Norm& norm, size_t row, float* buffer) {
       store(norm.sum, first + i, lanes, value);
     }
     squares = _mm512_fmadd_ps(value, value, squares);
-    _mm512_mask_storeu_ps(buffer + i, lanes, value);
   }
   const float mean = _mm512_reduce_add_ps(squares) / static_cast<float>(norm.features);
   norm.inverses[row] = 1.0f / std::sqrt(mean + norm.epsilon);
   const __m512 inverse = _mm512_set1_ps(norm.inverses[row]);
   for (size_t i = 0; i < norm.features; i += LANES) {
     const __mmask16 lanes = first_lanes(norm.features - i);
-    const __m512 value = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, buffer + i), inverse);
+    const __m512 value = _mm512_mul_ps(load(stream, first + i, lanes), inverse);
     store(norm.out, first + i, lanes, _mm512_mul_ps(value, load(norm.weight, i, lanes)));
   }
 }
@@ -153,22 +153,18 @@ EXPORT int layers_supported() {
 }
 
 EXPORT void norm_forward(const Norm* norm) {
-#pragma omp parallel if (norm->rows * norm->features > FEW)
-  {
-    std::vector<float> buffer(norm->features);
-#pragma omp for schedule(static)
-    for (size_t row = 0; row < norm->rows; ++row) {
-      forward_row(*norm, row, buffer.data());
-    }
+#pragma omp parallel for schedule(static) if (norm->rows * norm->features > FEW)
+  for (size_t row = 0; row < norm->rows; ++row) {
+    forward_row(*norm, row);
   }
 }
 
 EXPORT void norm_backward(const Norm* norm, const NormGradients* gradients) {
-#pragma omp parallel if (norm->rows * norm->features > FEW)
-  {
-    float* weight = gradients->weight ? gradients->weight + omp_get_thread_num() * norm->features : nullptr;
-#pragma omp for schedule(static)
-    for (size_t row = 0; row < norm->rows; ++row) {
+  const size_t groups = (norm->rows + GROUP - 1) / GROUP;
+#pragma omp parallel for schedule(static) if (norm->rows * norm->features > FEW)
+  for (size_t group = 0; group < groups; ++group) {
+    float* weight = gradients->weight ? gradients->weight + group * norm->features : nullptr;
+    for (size_t row = group * GROUP; row < std::min(group * GROUP + GROUP, norm->rows); ++row) {
       backward_row(*norm, *gradients, row, weight);
     }
   }

@@ -18,6 +18,8 @@ from cpu_train_stack.operators.numbers import Numbers, numbers
 from cpu_train_stack.operators.recomputation import computable_again
 from cpu_train_stack.operators.transforms import refuse_batched
 
+# As in kernels/decoder.cpp.
+_GROUP = 32
 _SETTING = f"{contract.NO_ADAPT}=decoder-layers"
 
 
@@ -109,7 +111,8 @@ class _SumAndNorm(torch.autograd.Function):
         by_added = torch.empty_like(total, dtype=added_dtype) if is_other else None
         by_weight = None
         if ctx.needs_input_grad[2]:
-            by_weight = torch.zeros(torch.get_num_threads(), weight.numel(), dtype=torch.float32, device="cpu")
+            groups = -(-inverses.numel() // _GROUP)
+            by_weight = torch.zeros(groups, weight.numel(), dtype=torch.float32, device="cpu")
         described = _described(total, None, None, weight, None, inverses, 0.0)
         gradients = _NormGradients(
             *map(numbers, (by_sum, by_out, by_stream, by_added)),

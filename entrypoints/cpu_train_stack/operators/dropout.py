@@ -39,12 +39,12 @@ class Rule:
 def draw_rule(p: float) -> Rule | None:
     """A rule whose rate is within 2**-17 of `p`, with a seed of torch's generator.
 
-    None if 16 bits are too coarse.
+    None if 16 bits are too coarse, or if torch refuses the rate.
     """
     import torch
 
-    threshold = round(p * _NUMBERS)
-    if p < SMALLEST_RATE or threshold >= _NUMBERS:
+    threshold = round(p * _NUMBERS) if SMALLEST_RATE <= p <= 1 else _NUMBERS  # not if p is NaN
+    if threshold >= _NUMBERS:
         return None
     seed = torch.empty((), dtype=torch.int64, device="cpu").random_(-(2**63), None)
     return Rule(int(seed) & (2**64 - 1), threshold)
@@ -90,6 +90,10 @@ def is_installed() -> bool:
 
 def _dropout(tensor: Any, p: float, train: bool) -> Any:
     """aten::dropout for tensors of any shape. Returns the tensor's shape and dtype."""
+    if not 0 <= p <= 1:
+        import torch
+
+        return torch.feature_dropout(tensor, p, train)  # raises torch's own error
     if not train or p == 0 or not tensor.numel():
         return tensor
     has_kernel = str(tensor.dtype) in _KERNELS and are_plain(tensor)

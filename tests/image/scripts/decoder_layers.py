@@ -26,7 +26,7 @@ def main() -> None:
     if sys.argv[1:] == ["changed"]:
         return
     torch.manual_seed(0)
-    for check in (norms, sums, gates, rotations, adapters, *decoder_models.CHECKS):
+    for check in (norms, sums, gates, rotations, threads, adapters, *decoder_models.CHECKS):
         check()
         print(check.__name__, flush=True)
 
@@ -110,6 +110,21 @@ def rotations() -> None:
                 expected.backward(outer.double())
                 close(found, expected.detach())
                 close(states.grad, wide.grad)
+
+
+def threads() -> None:
+    """The same bits with every number of threads."""
+    found = []
+    before = torch.get_num_threads()
+    for count in (1, 2, 3, 5):
+        torch.set_num_threads(count)
+        torch.manual_seed(1)
+        stream, added, weight = values(133, 900), values(133, 900, dtype=BF16), values(900)
+        results = decoder.norm(stream, added, weight, 1e-6, BF16)
+        torch.autograd.backward(results, [torch.randn_like(each) for each in results])
+        found.append((*results, stream.grad, added.grad, weight.grad))
+    torch.set_num_threads(before)
+    assert all(torch.equal(*pair) for other in found[1:] for pair in zip(found[0], other, strict=True))
 
 
 def adapters(pack: Callable[[Any], Any] | None = None) -> None:

@@ -167,6 +167,20 @@ def attention_drops_too() -> None:
     torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1)(torch.randn(3, 4, 8)).sum().backward()
 
 
+def what_torch_refuses_is_refused() -> None:
+    """By torch's own message, which it has for another operator too."""
+    for p in (math.nan, math.inf, -math.inf, -0.1, 1.1):
+        for train in (False, True):
+            messages = []
+            for function in (torch.dropout, torch.feature_dropout):
+                try:
+                    function(torch.ones(4, 5), p, train)
+                except RuntimeError as error:
+                    messages.append(str(error))
+            assert len(messages) == 2, (p, train)
+            assert messages[0] == messages[1]
+
+
 def the_rest_is_as_ever() -> None:
     values, tangents = torch.randn(4, 5), torch.randn(4, 5)
     with forward_ad.dual_level():
@@ -196,6 +210,7 @@ for check in (
     gradients_pass_where_values_did,
     layouts_are_kept,
     attention_drops_too,
+    what_torch_refuses_is_refused,
     the_rest_is_as_ever,
 ):
     torch.manual_seed(7)

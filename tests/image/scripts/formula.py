@@ -100,6 +100,9 @@ def check_refusals(dtype: Any) -> None:
                 ]
                 assert refused[0] == refused[1], (kind, p, autocast, mask is None)
                 count += refused[0]
+    for p in (math.nan, math.inf, -0.1, 1.1):
+        for attention in (OURS, TORCHS):
+            assert raises(lambda: attention(*given, dropout_p=p)), (p, attention)  # noqa: B023 - called here
     assert count > len(kinds)
 
 
