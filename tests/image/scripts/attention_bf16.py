@@ -156,9 +156,10 @@ def outputs_can_be_changed_in_place() -> None:
         results = []
         for in_place in (False, True):
             torch.manual_seed(1)
-            found = (
-                OURS(*given, dropout_p=p) if starts is None else attention.joined(*given, starts, False, 0.3, p)
-            )
+            query, key, value = given
+            found = OURS(query, key, value, dropout_p=p)
+            if starts is not None:
+                found = attention.joined(query, key, value, starts, False, 0.3, p)
             assert found._base is None
             results.append(derived(found.add_(1) if in_place else found + 1, given, torch.ones_like(found)))
         assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))

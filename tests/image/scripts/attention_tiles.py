@@ -35,7 +35,7 @@ LIBRARIES = loaded()
 
 
 def have_the_same_bits(given: Any, mask: Any, causal: bool, factor: float, rule: Rule, starts: Any = None) -> None:
-    """The result, what is kept of each softmax, and the gradients. For the arguments, see attention_bf16.attention."""
+    """The result, what each softmax keeps, and the gradients. For the arguments, see attention_bf16.attention."""
     query, key, value = given
     outer = torch.randn(query.shape).to(BF)
     results = []
