@@ -9,11 +9,11 @@ import pytest
 from tests import containers
 from tests.image.train_runs import CONTEXT, reviews
 from tooling.basis.files import locked
-from tooling.basis.paths import IMAGES
 from tooling.basis.say import say
+from tooling.checks import modelled
 from tooling.cluster import pretrained
-from tooling.engine import api, docker
-from tooling.image import build, recipe
+from tooling.engine import api
+from tooling.image import build
 from tooling.pins import parse
 
 
@@ -55,21 +55,16 @@ def tiny_model(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def amx_model(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library of kernels with a model of AMX's instructions, which runs on CPUs without them."""
-    folder = tmp_path_factory.mktemp("amx-model")
-    folder.chmod(0o777)
-    tag = containers.unique_name() + ":compiler"
-    build.rebuild(parse.load().pin(), tag, "--target=compiled-kernels")
-    try:
-        volumes = (
-            f"--volume={IMAGES / 'scripts'}:/scripts:ro",
-            f"--volume={recipe.KERNELS}:/kernels:ro",
-            f"--volume={folder}:/made",
-        )
-        argv = ("/scripts/build-kernels", "/kernels", "/made", "-DAMX_MODEL")
-        containers.works(containers.run(tag, *argv, docker_args=volumes))
-    finally:  # the layers stay in the build cache
-        docker.remove_image(tag)
-    return folder / "libkernels.so"
+    return modelled.compiled(tmp_path_factory.mktemp("amx"), containers.unique_name() + ":compiler", amx=True)
+
+
+@pytest.fixture(scope="session")
+def avx512(image: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Docker's arguments for a container with the kernels' instructions: a model of them, if the CPU has none."""
+    if not modelled.lacks_avx512():
+        return ()
+    folder = tmp_path_factory.mktemp("avx512")
+    return modelled.mounts(modelled.compiled(folder, containers.unique_name() + ":compiler", amx=False), amx=False)
 
 
 @pytest.fixture

@@ -232,8 +232,8 @@ def main() -> None:
     left_out = sorted({kind.__name__ for kind in KINDS} - set(counts))
     each = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
     print(
-        f"operators: {sum(counts.values())} cases, {different} differences, {empty} refused (seed {options.seed}, "
-        f"{time.monotonic() - begin:.0f} s): {each}"
+        f"operators: {sum(counts.values())} cases, {different} differences, {empty} refused or torch's own (seed "
+        f"{options.seed}, {time.monotonic() - begin:.0f} s): {each}"
         + (f"; not on this CPU: {', '.join(left_out)}" if left_out else "")
     )
     sys.exit(1 if different else 0)
