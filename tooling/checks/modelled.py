@@ -16,7 +16,6 @@ from tooling.pins import parse
 STAGE = "compiled-kernels"
 LIMIT_SECONDS = 900.0
 _AVX512 = "-include /kernels/avx512_model.hpp -mavx2 -mfma -Wno-psabi"
-_LIBRARY = "/opt/cpu-train-stack/kernels/libkernels.so"
 
 
 def lacks_avx512() -> bool:
@@ -49,4 +48,5 @@ def mounts(library: Path, amx: bool) -> tuple[str, ...]:
     seen = library.with_name(f"cpuinfo-{'amx' if amx else 'avx512'}")
     cpuinfo = Path("/proc/cpuinfo").read_text()
     seen.write_text(re.sub(r"^flags\t.*$", rf"\g<0> {added}", cpuinfo, flags=re.MULTILINE))
-    return f"--volume={library}:{_LIBRARY}:ro", f"--volume={seen}:/proc/cpuinfo:ro"
+    inside = f"{recipe.site_packages(parse.load().pin())}/cpu_train_stack.libs/libkernels.so"
+    return f"--volume={library}:{inside}:ro", f"--volume={seen}:/proc/cpuinfo:ro"
