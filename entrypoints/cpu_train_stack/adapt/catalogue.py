@@ -22,6 +22,8 @@ from cpu_train_stack.adapt import (
     output_layer,
     process_group,
     step_records,
+    trainer_methods,
+    trainer_names,
     training_arguments,
 )
 from cpu_train_stack.adapt.adaptation import PACKAGES, Adaptation, Situation
@@ -38,6 +40,8 @@ ALL: tuple[Adaptation, ...] = (
     *offline_metrics.ADAPTATIONS,
     *old_apis.ADAPTATIONS,
     *old_transformers.ADAPTATIONS,
+    *trainer_methods.ADAPTATIONS,
+    *trainer_names.ADAPTATIONS,
     *training_arguments.ADAPTATIONS,
     *no_padding.ADAPTATIONS,
     *balanced_ranks.ADAPTATIONS,

@@ -4,8 +4,8 @@ datasets: load_metric moved to the package evaluate and was removed in 3.0; `use
 `token` since datasets 2.14 and transformers 4.32, and datasets 3.0 and transformers 5.0 refuse the old name.
 transformers: 4.51 removed is_torch_tpu_available from the top level. 5.0 removed send_example_telemetry,
 get_full_repo_name (only for --push_to_hub), is_offline_mode of transformers.utils, and TrainingArguments'
-use_legacy_prediction_loop and tpu_metrics_debug, both of which trainer_qa.py reads; Trainer's `tokenizer` has been
-called processing_class since 4.46, and 5.0 accepts only the new name. huggingface_hub: 1.0 removed Repository.
+use_legacy_prediction_loop and tpu_metrics_debug, both of which trainer_qa.py reads. huggingface_hub: 1.0 removed
+Repository.
 accelerate: 1.0 removed Accelerator.use_fp16 and DistributedType.TPU, and renamed logging_dir to project_dir.
 Intel's bindings: torch_ccl has been called oneccl_bindings_for_pytorch since 1.12; accelerate of 2022 imports the
 old name on older torch.
@@ -35,7 +35,7 @@ from cpu_train_stack.adapt.adaptation import (
 from cpu_train_stack.cli import packages
 from cpu_train_stack.cli.import_hooks import after_import
 
-_METRIC, _TOKEN, _TELEMETRY, _TOKENIZER = "load-metric", "auth-token", "telemetry", "trainer-tokenizer"
+_METRIC, _TOKEN, _TELEMETRY = "load-metric", "auth-token", "telemetry"
 _TPU, _LOOP, _REPOSITORY, _ACCELERATOR = "torch-tpu", "prediction-loop", "hub-repository", "accelerator-names"
 _OFFLINE, _BINDINGS = "offline-mode", "torch-ccl"
 _OLD_BINDINGS = "torch_ccl"
@@ -65,25 +65,6 @@ def add_is_offline_mode(situation: Situation, module: Any) -> None:
         return bool(huggingface_hub.is_offline_mode())
 
     module.is_offline_mode = is_offline_mode
-
-
-def rename_tokenizer(trainer: str, situation: Situation, module: Any) -> None:
-    """Let the class `trainer` of `module` accept `tokenizer`, if it has processing_class instead."""
-    owner = getattr(module, trainer)
-    names = inspect.signature(owner.__init__).parameters
-
-    def rename(_trainer: Any, options: dict[str, Any]) -> None:
-        if "tokenizer" in options and "processing_class" not in options:
-            options["processing_class"] = options.pop("tokenizer")
-            situation.report(_TOKENIZER, f"{trainer}(tokenizer=...) is now {trainer}(processing_class=...)")
-
-    if "tokenizer" not in names and "processing_class" in names:
-        before_method(owner, "__init__", rename)
-
-
-def _install_tokenizer(situation: Situation) -> None:
-    after_import("transformers.trainer", functools.partial(rename_tokenizer, "Trainer", situation))
-    after_import("transformers.trainer_seq2seq", functools.partial(rename_tokenizer, "Seq2SeqTrainer", situation))
 
 
 def _add_load_metric(situation: Situation, module: Any) -> None:
@@ -242,12 +223,6 @@ ADAPTATIONS = (
         "transformers.utils.is_offline_mode exists, and calls huggingface_hub.is_offline_mode",
         removed_in("transformers", "5.0.0"),
         on_import("transformers.utils", add_is_offline_mode),
-    ),
-    Adaptation(
-        _TOKENIZER,
-        "Trainer(tokenizer=...) is passed on as processing_class",
-        removed_in("transformers", "5.0.0"),
-        _install_tokenizer,
     ),
     Adaptation(
         _METRIC,

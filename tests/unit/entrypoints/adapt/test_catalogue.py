@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cpu_train_stack import contract
-from cpu_train_stack.adapt import catalogue, flags, old_apis
+from cpu_train_stack.adapt import catalogue, flags, old_apis, trainer_names
 from cpu_train_stack.adapt.adaptation import Situation
 from cpu_train_stack.adapt.loss_scale import divides_by_items
 from cpu_train_stack.cli import import_hooks
@@ -218,7 +218,7 @@ def test_the_tokenizer_of_a_trainer_is_passed_on_as_its_processing_class(name: s
 
     module: Any = ModuleType("transformers")
     setattr(module, name, New)
-    old_apis.rename_tokenizer(name, Situation((), {}, "gloo"), module)
+    trainer_names.rename_tokenizer(name, Situation((), {}, "gloo"), module)
     new: Any = New
     trainers = new("bert", tokenizer="words"), new("bert", "words"), new("bert")
     assert [one.given for one in trainers] == [("bert", "words"), ("bert", "words"), ("bert", None)]

@@ -1,0 +1,165 @@
+"""Subclasses of Trainer whose methods have the arguments of transformers 4. Torch-free until used.
+
+Trainer calls its own methods with arguments that older releases did not have: `compute_loss` and `training_step`
+get num_items_in_batch since 4.46, `log` start_time since 4.47, `_get_train_sampler` the rows since 4.51, `save_model`
+_internal_call since 4.16. A method of the script that overrides one of them gets only the arguments that it
+accepts. The signatures of the installed Trainer decide, so that no list of methods can be out of date.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterator
+from typing import Any, Callable
+
+from cpu_train_stack.adapt.adaptation import Adaptation, Situation, after_creation, before_method, on_import, since
+
+_NAME = "trainer-methods"
+_ITEMS = "num_items_in_batch"
+_LIBRARIES = ("transformers.", f"{__name__.partition('.')[0]}.")
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_CHECK = since("transformers", "4.46.0", "if a subclass of Trainer overrides a method", "its signatures are older")
+
+
+def accepted(
+    own: inspect.Signature, base: inspect.Signature, args: Any, options: Any
+) -> tuple[list[Any], dict[str, Any], list[str]]:
+    """The arguments of a call of a method with the signature `base` that an override accepts, and the other names.
+
+    `own`: of the override. Arguments have the same name, or the same place if the override renames them. Raises
+    TypeError if the call does not fit `base`.
+    """
+    given = dict(base.bind(*args, **options).arguments)
+    given.update(given.pop("kwargs", {}))
+    names = list(base.parameters)
+    kept: list[Any] = []
+    named: dict[str, Any] = {}
+    for place, (name, parameter) in enumerate(own.parameters.items()):
+        there = names[place] if place < len(names) and names[place] not in own.parameters else name
+        source = name if name in given else there
+        if parameter.kind is parameter.VAR_KEYWORD:
+            named.update(given)
+            given = {}
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            kept += [given.pop(other) for other in names[len(kept) : len(args)]]
+        elif source not in given:
+            continue
+        elif parameter.kind in _POSITIONAL and len(kept) == place:
+            kept.append(given.pop(source))
+        else:
+            named[name] = given.pop(source)
+    return kept, named, list(given)
+
+
+def _accepts_all(own: inspect.Signature, base: inspect.Signature) -> bool:
+    names = [name for name, parameter in base.parameters.items() if parameter.kind in _POSITIONAL]
+    try:
+        own.bind(*names)
+        own.bind(*names[:1], **dict.fromkeys(names[1:]))
+    except TypeError:
+        return False
+    return True
+
+
+def fitted(function: Any, base: inspect.Signature, report: Callable[[list[str]], None]) -> Any:
+    """`function`, or a function that drops the arguments that it does not accept.
+
+    `base`: the signature of Trainer's own method. `report`: gets the names of what is dropped. A call that fits the
+    function is not changed.
+    """
+    try:
+        own = inspect.signature(function)
+    except (TypeError, ValueError):
+        return function
+    if _accepts_all(own, base):
+        return function
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        try:
+            own.bind(*args, **options)
+        except TypeError:
+            try:
+                args, options, dropped = accepted(own, base, args, options)
+            except TypeError:  # the script's own call: Python's message is about its function
+                return function(*args, **options)
+            report(dropped)
+        return function(*args, **options)
+
+    return call
+
+
+class _Overrides:
+    """The methods that scripts override. `bases`: the signatures of Trainer's own."""
+
+    def __init__(self, situation: Situation, trainer: Any) -> None:
+        self.situation = situation
+        self.trainer = trainer
+        functions = {name: getattr(value, "__func__", value) for name, value in vars(trainer).items()}
+        self.bases = {
+            name: inspect.signature(function)
+            for name, function in functions.items()
+            if inspect.isfunction(function) and not name.startswith("__")
+        }
+        self.fitted: set[Any] = set()
+
+    def fit(self, trainer: Any, _options: object = None) -> None:
+        """Before Trainer's __init__ and train: fit the methods of the classes of a trainer, and its own ones."""
+        for owner in type(trainer).__mro__:
+            for name, function in own_functions(owner):
+                if name not in self.bases or function in self.fitted:
+                    continue
+                is_static = isinstance(vars(owner)[name], staticmethod)
+                changed = fitted(function, self.bases[name], self._report(owner.__name__, name))
+                self.fitted |= {function, changed}
+                if changed is not function:
+                    setattr(owner, name, staticmethod(changed) if is_static else changed)
+        for name, _ in own_functions(trainer):
+            if name in self.bases:
+                base = self.bases[name]
+                if not isinstance(vars(self.trainer)[name], staticmethod):
+                    base = base.replace(parameters=list(base.parameters.values())[1:])
+                setattr(trainer, name, fitted(vars(trainer)[name], base, self._report("trainer", name)))
+
+    def _report(self, owner: str, name: str) -> Callable[[list[str]], None]:
+        def report(dropped: list[str]) -> None:
+            text = f"{owner}.{name} has the arguments of an older transformers: it gets no {', '.join(dropped)}"
+            self.situation.report(_NAME, text)
+
+        return report
+
+    def stop_scaling(self, trainer: Any) -> None:
+        """Trainer leaves the division by the accumulation steps to a loss that gets the number of items."""
+        loss = inspect.signature(type(trainer).compute_loss).parameters
+        takes_rest = any(one.kind is one.VAR_KEYWORD for one in loss.values())
+        if _ITEMS not in loss and not takes_rest and hasattr(trainer, "model_accepts_loss_kwargs"):
+            trainer.model_accepts_loss_kwargs = False
+
+
+def own_functions(owner: Any) -> Iterator[tuple[str, Any]]:
+    """The functions among the attributes of a class or an object that are the script's, not of transformers."""
+    for name, value in list(vars(owner).items()):
+        function = getattr(value, "__func__", value)
+        if inspect.isfunction(function) and not isinstance(value, classmethod):
+            if not f"{inspect.unwrap(function).__module__}.".startswith(_LIBRARIES):
+                yield name, function
+
+
+def _hook_methods(situation: Situation, module: Any) -> None:
+    if not _CHECK(situation).applies:
+        return
+    overrides = _Overrides(situation, module.Trainer)
+    for name in ("__init__", "train"):
+        before_method(module.Trainer, name, overrides.fit)
+    after_creation(module.Trainer, overrides.stop_scaling)
+
+
+ADAPTATIONS = (
+    Adaptation(
+        _NAME,
+        "methods of Trainer that a script overrides get only the arguments that they accept",
+        _CHECK,
+        on_import("transformers.trainer", _hook_methods),
+    ),
+)

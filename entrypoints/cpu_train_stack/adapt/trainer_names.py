@@ -1,0 +1,223 @@
+"""What transformers 5 removed from Trainer, and the arguments `tokenizer` that it renamed. Torch-free until used.
+
+`tokenizer` has been called processing_class since 4.46. 5.0 accepts only the new name, and removed the property and
+the methods and attributes of Trainer in REMOVED and _ABSENT.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import Any, Callable
+
+from cpu_train_stack.adapt.adaptation import Adaptation, Situation, before_method, on_import, removed_in
+from cpu_train_stack.adapt.trainer_methods import own_functions
+from cpu_train_stack.cli.import_hooks import after_import
+
+_TOKENIZER, _NAMES = "trainer-tokenizer", "trainer-names"
+_TRAINER, _SEQ2SEQ = "transformers.trainer", "transformers.trainer_seq2seq"
+_NEW, _OLD = "processing_class", "tokenizer"
+
+
+def rename_tokenizer(trainer: str, situation: Situation, module: Any) -> None:
+    """Let the class `trainer` of `module` accept `tokenizer`, if it has processing_class instead."""
+    owner = getattr(module, trainer)
+    names = inspect.signature(owner.__init__).parameters
+
+    def rename(_trainer: Any, options: dict[str, Any]) -> None:
+        if _OLD in options and _NEW not in options:
+            options[_NEW] = options.pop(_OLD)
+            situation.report(_TOKENIZER, f"{trainer}({_OLD}=...) is now {trainer}({_NEW}=...)")
+
+    if _OLD not in names and _NEW in names:
+        before_method(owner, "__init__", rename)
+
+
+def add_tokenizer(situation: Situation, owner: Any, name: str) -> None:
+    """Let scripts read and set `tokenizer` of a class that has processing_class instead."""
+    if hasattr(owner, _OLD) or _NEW not in inspect.signature(owner.__init__).parameters:
+        return
+
+    def read(self: Any) -> Any:
+        situation.report(_TOKENIZER, f"{name}.{_OLD} is now {name}.{_NEW}")
+        return getattr(self, _NEW)
+
+    def write(self: Any, value: Any) -> None:
+        setattr(self, _NEW, value)
+
+    setattr(owner, _OLD, property(read, write))
+
+
+def pass_tokenizer(situation: Situation, module: Any) -> None:
+    """Callbacks get `tokenizer` too. `module`: transformers.trainer_callback."""
+    handler = module.CallbackHandler
+    if _NEW not in inspect.signature(handler.__init__).parameters:
+        return
+    events = {name for name in vars(module.TrainerCallback) if name.startswith("on_")}
+    original = handler.add_callback
+    changed: set[Any] = set()
+
+    @functools.wraps(original)
+    def add_callback(self: Any, callback: Any) -> None:
+        original(self, callback)
+        for owner in type(self.callbacks[-1]).__mro__:
+            for name, function in own_functions(owner):
+                if name in events and function not in changed:
+                    setattr(owner, name, _with_tokenizer(situation, function))
+                    changed.add(vars(owner)[name])
+
+    handler.add_callback = add_callback
+
+
+def _with_tokenizer(situation: Situation, function: Any) -> Any:
+    own = inspect.signature(function).parameters
+    takes_rest = any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values())
+    if _OLD not in own and not takes_rest:
+        return function
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        if _NEW in options:
+            options.setdefault(_OLD, options[_NEW])
+        if _OLD in own:
+            situation.report(_TOKENIZER, f"the callbacks' {_OLD} is now called {_NEW}")
+        if not takes_rest:
+            options = {name: value for name, value in options.items() if name in own}
+        return function(*args, **options)
+
+    return call
+
+
+def _install_tokenizer(situation: Situation) -> None:
+    def add(name: str, module: Any) -> None:
+        rename_tokenizer(name, situation, module)
+        if name == "Trainer":
+            add_tokenizer(situation, module.Trainer, name)
+
+    after_import(_TRAINER, functools.partial(add, "Trainer"))
+    after_import(_SEQ2SEQ, functools.partial(add, "Seq2SeqTrainer"))
+    on_import("transformers.trainer_callback", pass_tokenizer)(situation)
+
+
+def _nested_gather(self: Any, tensors: Any, name: Any = None) -> Any:
+    from transformers.trainer_pt_utils import distributed_concat
+
+    del name
+    return tensors if tensors is None or self.args.world_size == 1 else distributed_concat(tensors)
+
+
+def _gather_and_numpify(self: Any, tensors: Any, name: Any = None) -> Any:
+    from transformers.trainer_pt_utils import nested_numpify
+
+    return None if tensors is None else nested_numpify(_nested_gather(self, tensors, name))
+
+
+def _pad_across_processes(self: Any, tensor: Any, pad_index: int = -100) -> Any:
+    return self.accelerator.pad_across_processes(tensor, dim=1, pad_index=pad_index)
+
+
+def _sorted_checkpoints(
+    self: Any, output_dir: Any = None, checkpoint_prefix: str = "checkpoint", use_mtime: bool = False
+) -> Any:
+    from transformers.trainer_utils import sort_checkpoints
+
+    best = self.state.best_model_checkpoint
+    return sort_checkpoints(output_dir or self.args.output_dir, checkpoint_prefix, use_mtime, best)
+
+
+def _rotate_checkpoints(self: Any, use_mtime: bool = False, output_dir: Any = None) -> None:
+    from transformers.trainer_utils import rotate_checkpoints
+
+    best, limit = self.state.best_model_checkpoint, self.args.save_total_limit
+    rotate_checkpoints(output_dir or self.args.output_dir, limit, best, use_mtime)
+
+
+def _groups(self: Any) -> Any:
+    if self.optimizer is None:
+        raise ValueError("Trainer's optimizer is None: create the optimizer first")
+    return self.optimizer.param_groups
+
+
+def _get_optimizer_group(self: Any, param: Any = None) -> Any:
+    groups = _groups(self)
+    if param is None:
+        return [group["params"] for group in groups]
+    return next((group for group in groups if any(one is param for one in group["params"])), None)
+
+
+def _same_model(_self: Any, model: Any, *_args: Any, **_options: Any) -> Any:
+    return model
+
+
+# What 5.0 and earlier releases removed from Trainer, and what replaces it.
+REMOVED: Mapping[str, tuple[str, Callable[..., Any]]] = {
+    "_nested_gather": ("trainer_pt_utils.distributed_concat", _nested_gather),
+    "_gather_and_numpify": ("trainer_pt_utils.distributed_concat and nested_numpify", _gather_and_numpify),
+    "_pad_across_processes": ("accelerator.pad_across_processes", _pad_across_processes),
+    "prediction_loop": ("evaluation_loop", lambda self, *args, **options: self.evaluation_loop(*args, **options)),
+    "_sorted_checkpoints": ("trainer_utils.sort_checkpoints", _sorted_checkpoints),
+    "_rotate_checkpoints": ("trainer_utils.rotate_checkpoints", _rotate_checkpoints),
+    "get_learning_rates": ("optimizer.param_groups", lambda self: [group["lr"] for group in _groups(self)]),
+    "get_optimizer_group": ("optimizer.param_groups", _get_optimizer_group),
+    "get_num_trainable_parameters": (
+        "a sum over model.parameters()",
+        lambda self: sum(one.numel() for one in self.model.parameters() if one.requires_grad),
+    ),
+    "torch_jit_model_eval": ("gone: the model is not traced", _same_model),
+    "ipex_optimize_model": ("gone: torch includes IPEX's optimizations", _same_model),
+}
+# Attributes of older training steps (`if self.use_apex: ...`), as they were without a GPU.
+_ABSENT = (
+    *("use_apex", "use_amp", "use_cuda_amp", "use_cpu_amp", "do_grad_scaling", "scaler", "sharded_ddp", "fsdp"),
+    *("use_tune_checkpoints", "is_tp_enabled", "_past", "amp_dtype"),
+)
+
+
+class _Absent:
+    def __init__(self, situation: Situation, name: str) -> None:
+        self.situation, self.name = situation, name
+        self.value = None if name in ("scaler", "sharded_ddp", "fsdp", "_past", "amp_dtype") else False
+
+    def __get__(self, owner: object, kind: object = None) -> Any:
+        self.situation.report(_NAMES, f"Trainer.{self.name} was removed: the script reads {self.value}")
+        return self.value
+
+
+def add_removed_names(situation: Situation, owner: Any) -> None:
+    """Let scripts call and read what transformers removed from Trainer."""
+
+    def reported(name: str, now: str, function: Callable[..., Any]) -> Any:
+        def call(self: Any, *args: Any, **options: Any) -> Any:
+            situation.report(_NAMES, f"Trainer.{name} was removed: it is {now}")
+            return function(self, *args, **options)
+
+        return call
+
+    for name, (now, function) in REMOVED.items():
+        if not hasattr(owner, name):
+            setattr(owner, name, reported(name, now, function))
+    for name in _ABSENT:
+        if not hasattr(owner, name):
+            setattr(owner, name, _Absent(situation, name))
+
+
+def _install_names(situation: Situation) -> None:
+    if situation.since("transformers", "5.0.0"):
+        on_import(_TRAINER, lambda _, module: add_removed_names(situation, module.Trainer))(situation)
+
+
+ADAPTATIONS = (
+    Adaptation(
+        _TOKENIZER,
+        "tokenizer is processing_class: in Trainer(...), as Trainer's property, and for callbacks",
+        removed_in("transformers", "5.0.0"),
+        _install_tokenizer,
+    ),
+    Adaptation(
+        _NAMES,
+        "Trainer has the methods and attributes of transformers 4, such as _nested_gather",
+        removed_in("transformers", "5.0.0"),
+        _install_names,
+    ),
+)
