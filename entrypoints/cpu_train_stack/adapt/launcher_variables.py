@@ -55,7 +55,7 @@ def _install(situation: Situation) -> None:
     def missing(name: str) -> str | None:
         ours = NAMES.get(name, "")
         value = os.environ.get(ours) if ours else None
-        if value is None or not _is_script(sys._getframe(1)):
+        if value is None or not is_script(sys._getframe(1)):
             return None
         situation.report(
             _NAME, f"the script reads {name}, which its launcher does not set: it gets the value of {ours}"
@@ -68,8 +68,8 @@ def _install(situation: Situation) -> None:
     data.missing = missing
 
 
-def _is_script(frame: FrameType | None) -> bool:
-    """Whether the code that reads the variable is the user's, and not a library's."""
+def is_script(frame: FrameType | None) -> bool:
+    """Whether the code of a frame is the user's, and not a library's."""
     while frame is not None and frame.f_globals.get("__name__") in _MAPPINGS:
         frame = frame.f_back
     if frame is None:

@@ -3,9 +3,8 @@
 datasets: load_metric moved to the package evaluate and was removed in 3.0; `use_auth_token` has been called
 `token` since datasets 2.14 and transformers 4.32, and datasets 3.0 and transformers 5.0 refuse the old name.
 transformers: 4.51 removed is_torch_tpu_available from the top level. 5.0 removed send_example_telemetry,
-get_full_repo_name (only for --push_to_hub), is_offline_mode of transformers.utils, and TrainingArguments'
-use_legacy_prediction_loop and tpu_metrics_debug, both of which trainer_qa.py reads. huggingface_hub: 1.0 removed
-Repository.
+get_full_repo_name (only for --push_to_hub), and is_offline_mode of transformers.utils.
+huggingface_hub: 1.0 removed Repository.
 accelerate: 1.0 removed Accelerator.use_fp16 and DistributedType.TPU, and renamed logging_dir to project_dir.
 Intel's bindings: torch_ccl has been called oneccl_bindings_for_pytorch since 1.12; accelerate of 2022 imports the
 old name on older torch.
@@ -13,7 +12,6 @@ old name on older torch.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib
 import importlib.abc
@@ -36,11 +34,10 @@ from cpu_train_stack.cli import packages
 from cpu_train_stack.cli.import_hooks import after_import
 
 _METRIC, _TOKEN, _TELEMETRY = "load-metric", "auth-token", "telemetry"
-_TPU, _LOOP, _REPOSITORY, _ACCELERATOR = "torch-tpu", "prediction-loop", "hub-repository", "accelerator-names"
+_TPU, _REPOSITORY, _ACCELERATOR = "torch-tpu", "hub-repository", "accelerator-names"
 _OFFLINE, _BINDINGS = "offline-mode", "torch-ccl"
 _OLD_BINDINGS = "torch_ccl"
 _OLD_PARAMETER = "use_auth_token"
-_REMOVED_FIELDS = ("use_legacy_prediction_loop", "tpu_metrics_debug")
 _PUSH = "huggingface_hub 1.0 removed Repository: remove --push_to_hub, and upload the folder with `hf upload`"
 
 
@@ -123,26 +120,6 @@ def _add_is_torch_tpu_available(situation: Situation, module: Any) -> None:
         return bool(module.is_torch_xla_available())
 
     add_to_transformers(module, "is_torch_tpu_available", lambda: is_torch_tpu_available)
-
-
-def _add_removed_fields(situation: Situation, module: Any) -> None:
-    arguments = module.TrainingArguments
-    fields = {item.name for item in dataclasses.fields(arguments)}
-    for name in _REMOVED_FIELDS:
-        if name not in fields:
-            setattr(arguments, name, _RemovedField(situation))
-
-
-class _RemovedField:
-    """A field that TrainingArguments had: False on every object until a script sets it."""
-
-    def __init__(self, situation: Situation) -> None:
-        self.situation = situation
-
-    def __get__(self, owner: object, kind: object = None) -> bool:
-        names = " and ".join(_REMOVED_FIELDS)
-        self.situation.report(_LOOP, f"{names} were removed from TrainingArguments: the script reads False")
-        return False
 
 
 def _refuse_push(*_args: Any, **_options: Any) -> NoReturn:
@@ -241,12 +218,6 @@ ADAPTATIONS = (
         "transformers.is_torch_tpu_available exists, and calls is_torch_xla_available",
         removed_in("transformers", "4.51.0"),
         on_import("transformers.utils.import_utils", _add_is_torch_tpu_available),
-    ),
-    Adaptation(
-        _LOOP,
-        "TrainingArguments.use_legacy_prediction_loop and tpu_metrics_debug read as False",
-        removed_in("transformers", "5.0.0"),
-        on_import("transformers.training_args", _add_removed_fields),
     ),
     Adaptation(
         _REPOSITORY,

@@ -1,9 +1,9 @@
 """Subclasses of Trainer whose methods have the arguments of transformers 4. Torch-free until used.
 
-Trainer calls its own methods with arguments that older releases did not have: `compute_loss` and `training_step`
-get num_items_in_batch since 4.46, `log` start_time since 4.47, `_get_train_sampler` the rows since 4.51, `save_model`
-_internal_call since 4.16. A method of the script that overrides one of them gets only the arguments that it
-accepts. The signatures of the installed Trainer decide, so that no list of methods can be out of date.
+Trainer calls its own methods with arguments that older releases did not have: `save_model` gets _internal_call
+since 4.16, `compute_loss` and `training_step` get num_items_in_batch since 4.46, `log` start_time since 4.47, and
+`_get_train_sampler` the rows since 4.51. A method of the script that overrides one of them gets only the arguments
+that it accepts. The signatures of the installed Trainer decide, so that no list of methods can be out of date.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def _accepts_all(own: inspect.Signature, base: inspect.Signature) -> bool:
 def fitted(function: Any, base: inspect.Signature, report: Callable[[list[str]], None]) -> Any:
     """`function`, or a function that drops the arguments that it does not accept.
 
-    `base`: the signature of Trainer's own method. `report`: gets the names of what is dropped. A call that fits the
-    function is not changed.
+    `base`: the signature of Trainer's own method. `report`: gets the names of what is dropped. A call that fits
+    the function is not changed.
     """
     try:
         own = inspect.signature(function)
@@ -81,10 +81,11 @@ def fitted(function: Any, base: inspect.Signature, report: Callable[[list[str]],
             own.bind(*args, **options)
         except TypeError:
             try:
-                args, options, dropped = accepted(own, base, args, options)
+                kept, named, dropped = accepted(own, base, args, options)
             except TypeError:  # the script's own call: Python's message is about its function
                 return function(*args, **options)
             report(dropped)
+            return function(*kept, **named)
         return function(*args, **options)
 
     return call
@@ -141,9 +142,10 @@ def own_functions(owner: Any) -> Iterator[tuple[str, Any]]:
     """The functions among the attributes of a class or an object that are the script's, not of transformers."""
     for name, value in list(vars(owner).items()):
         function = getattr(value, "__func__", value)
-        if inspect.isfunction(function) and not isinstance(value, classmethod):
-            if not f"{inspect.unwrap(function).__module__}.".startswith(_LIBRARIES):
-                yield name, function
+        if not inspect.isfunction(function) or isinstance(value, classmethod):
+            continue
+        if not f"{inspect.unwrap(function).__module__}.".startswith(_LIBRARIES):
+            yield name, function
 
 
 def _hook_methods(situation: Situation, module: Any) -> None:

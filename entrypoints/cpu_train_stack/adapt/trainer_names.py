@@ -1,7 +1,7 @@
 """What transformers 5 removed from Trainer, and the arguments `tokenizer` that it renamed. Torch-free until used.
 
-`tokenizer` has been called processing_class since 4.46. 5.0 accepts only the new name, and removed the property and
-the methods and attributes of Trainer in REMOVED and _ABSENT.
+`tokenizer` has been called processing_class since 4.46. 5.0 accepts only the new name, and removed the property
+and the methods and attributes of Trainer in REMOVED and _ABSENT.
 """
 
 from __future__ import annotations

@@ -76,7 +76,8 @@ def _trainers_backend(argv: list[str]) -> str | None:
 
     `train`'s own parser needs transformers, whose import takes seconds.
     """
-    from cpu_train_stack.adapt.flags import BACKENDS, name_of
+    from cpu_train_stack.adapt.flags import BACKENDS
+    from cpu_train_stack.adapt.rewriting import name_of
     from cpu_train_stack.cli import config_files
 
     file, words = config_files.split(argv)

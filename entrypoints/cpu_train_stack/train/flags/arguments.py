@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NoReturn, Optional
 
 from cpu_train_stack import contract
-from cpu_train_stack.adapt.flags import name_of
+from cpu_train_stack.adapt.rewriting import name_of
 from cpu_train_stack.cli import config_files, packages
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.train.flags import old_flags, unsupported

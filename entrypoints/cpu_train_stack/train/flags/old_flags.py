@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass
 
-from cpu_train_stack.adapt.flags import FLAGS, GLUE, Found, OldFlag, name_of, rewrite
+from cpu_train_stack.adapt.flags import FLAGS, GLUE, OldFlag
+from cpu_train_stack.adapt.rewriting import Found, name_of, rewrite
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.train.flags import unsupported
 

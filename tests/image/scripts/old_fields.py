@@ -1,0 +1,75 @@
+"""Fields of TrainingArguments that transformers 4 had and this release lacks: run by the tests, unmodified."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from transformers import HfArgumentParser, TrainingArguments
+
+recorded = json.loads((Path(__file__).parent / "transformers_4_fields.json").read_text())
+names = {field.name for field in dataclasses.fields(TrainingArguments)}
+removed = {name: ast.literal_eval(row[2]) for name, row in recorded.items() if name not in names}
+wrong: dict[str, Any] = {}
+for name, default in removed.items():
+    for way in ("default", "none", "unset", "flag"):
+        values = {"default": {name: default}, "none": {name: None}}.get(way, {})
+        words = [] if default in (None, "") else [f"--{name}={default}"]
+        try:
+            if way == "flag":
+                parser: Any = HfArgumentParser([TrainingArguments])
+                (args,) = parser.parse_args_into_dataclasses(["--output_dir=/tmp/o", *words])
+            else:
+                args = TrainingArguments("/tmp/o", report_to=[], **values)
+            found = getattr(args, name)
+        except (TypeError, ValueError, AttributeError, SystemExit) as error:
+            found = f"{type(error).__name__}: {error}"
+        same = default if name not in ("evaluation_strategy", "logging_dir") else found
+        if found != same and not (default is None and found == getattr(args.accelerator_config, name, None)):
+            wrong[f"{name} {way}"] = found
+args = TrainingArguments(
+    "/tmp/folder",
+    report_to=[],
+    optim="adamw_hf",
+    push_to_hub_model_id="model",
+    push_to_hub_organization="organization",
+    push_to_hub_token="token",  # noqa: S106
+    fsdp_min_num_params=3,
+    fsdp_transformer_layer_cls_to_wrap="Layer",
+    dispatch_batches=False,
+    split_batches=True,
+    accelerator_config={"even_batches": False},
+    include_inputs_for_metrics=True,
+    include_for_metrics=["loss"],
+    include_tokens_per_second=True,
+)
+line = (
+    "--output_dir /tmp/folder --optim adamw_hf --dispatch_batches False --split_batches --past_index -1 "
+    "--push_to_hub_organization organization --include_inputs_for_metrics --tpu_metrics_debug"
+)
+(parsed,) = HfArgumentParser([TrainingArguments]).parse_args_into_dataclasses(line.split())
+parsed.evaluation_strategy = "epoch"
+print(
+    json.dumps(
+        {
+            "count": len(removed),
+            "wrong": wrong,
+            "called": [
+                *(args.optim.value, args.hub_model_id, args.hub_token, args.fsdp_config),
+                [args.accelerator_config.dispatch_batches, args.accelerator_config.split_batches],
+                [args.accelerator_config.even_batches, args.include_for_metrics],
+                args.include_num_input_tokens_seen,
+            ],
+            "parsed": [
+                *(parsed.optim.value, parsed.hub_model_id, parsed.accelerator_config.dispatch_batches),
+                *(parsed.accelerator_config.split_batches, parsed.include_for_metrics, parsed.tpu_metrics_debug),
+                parsed.eval_strategy,
+            ],
+        }
+    ),
+    flush=True,
+)
+TrainingArguments("/tmp/o", sharded_ddp="simple")

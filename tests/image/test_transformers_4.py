@@ -1,0 +1,63 @@
+"""`run` with scripts for transformers 4: Trainer's methods and names, and the fields of its arguments."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+from tests.containers import RunInImage
+
+HERE = Path(__file__).parent
+TWO = ("launch", "--nproc-per-node", "2", "--", "run", "--quiet", "--timeout", "60")
+
+
+def run(run_in_image: RunInImage, *argv: str) -> subprocess.CompletedProcess[str]:
+    mount = ("--network", "none", "--shm-size", "1g", "--volume", f"{HERE / 'scripts'}:/scripts:ro")
+    return run_in_image(*argv, docker_args=mount)
+
+
+def test_a_trainer_and_a_callback_of_transformers_4_train_on_two_ranks(run_in_image: RunInImage) -> None:
+    done = run(run_in_image, *TWO, "/scripts/old_trainer.py")
+    assert done.returncode == 0, done.stderr
+    ranks = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"rank"')]
+    assert sorted(rank["rank"] for rank in ranks) == [0, 1]
+    for rank in ranks:
+        assert rank["local_rank"] == rank["rank"]
+        assert rank["gathered"] == [0, 1]
+        calls = rank["calls"]
+        assert calls.pop("compute_loss") == 5  # four batches of training and one of evaluation
+        assert calls.pop("training_step") == 4
+        # The callback gets the tokenizer after each step, and after the epoch.
+        assert (calls.pop("tokenizer"), calls.pop("kwargs")) == (2, 1)
+        assert set(calls) == {
+            *("_get_train_sampler", "log", "save_model", "create_optimizer", "create_scheduler", "_wrap_model"),
+            *("_save_checkpoint", "_maybe_log_save_evaluate", "get_optimizer_cls_and_kwargs"),
+        }
+        assert rank["loss"] < 0.8  # neither times the ranks nor times the accumulation steps
+        assert rank["checkpoints"] == ["checkpoint-2"]
+        assert rank["same"]
+        assert rank["parameters"]
+        assert rank["rates"]
+    names = set(re.findall(r"adapted \(([\w-]+)\): ", done.stderr))
+    assert {"trainer-methods", "trainer-tokenizer", "trainer-names"} <= names
+
+
+def test_every_field_of_transformers_4_is_accepted_with_a_note_or_refused(run_in_image: RunInImage) -> None:
+    """The fields are recorded from 52 releases, by record_fields.py."""
+    done = run(run_in_image, "run", "--quiet", "/scripts/old_fields.py")
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        "error: --sharded_ddp simple: fairscale's sharding was removed: use --fsdp full_shard"
+    )
+    seen = json.loads(done.stdout)
+    assert seen["count"] >= 35
+    assert seen["wrong"] == {}
+    assert seen["called"] == [
+        *("adamw_torch", "organization/model", "token"),
+        {"transformer_layer_cls_to_wrap": ["Layer"], "min_num_params": 3},
+        *([False, True], [False, ["loss", "inputs"]], "all"),
+    ]
+    assert seen["parsed"] == ["adamw_torch", "organization/folder", False, True, ["inputs"], True, "epoch"]
+    notes = re.findall(r"^adapted \(([\w-]+)\): --", done.stderr, re.MULTILINE)
+    expected = "optim push-to-hub-model-id fsdp-min-num-params dispatch-batches split-batches past-index"
+    assert set(expected.split()) <= set(notes)
