@@ -1,5 +1,6 @@
 """A script as a single rank in a container: its arguments, its environment and its errors."""
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -34,10 +35,31 @@ def test_a_script_runs_as_main_with_its_arguments_and_folder(alone: dict[str, An
     assert alone["path"] == "/scripts"
 
 
-def test_a_single_rank_has_a_group_of_one_without_a_network_or_a_free_port(alone: dict[str, Any]) -> None:
-    assert alone["had"]
+def test_a_single_rank_can_create_a_group_of_one_without_a_network_or_a_free_port(alone: dict[str, Any]) -> None:
+    assert not alone["had"]
     assert (alone["world_size"], alone["backend"], alone["total"]) == (1, "ccl", [1.0, 1.0, 1.0])
     assert alone["environment"] == {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+
+
+def test_a_job_of_one_rank_looks_like_a_plain_process_and_can_use_a_group(run: RunInImage) -> None:
+    mount = ("--network", "none", "--volume", f"{Path(__file__).parent / 'scripts'}:/tests:ro")
+    for command, how, own in (
+        (("run",), "init", {"sum": ["ccl", 0, 1, [1.0, 1.0]]}),
+        (("launch", "--nproc-per-node", "1", "--", "run"), "ddp", {"gradient": [[1.0, 1.0]]}),
+    ):
+        done = run(*command, "--quiet", "/tests/single_rank.py", how, docker_args=mount)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout.splitlines()[-1]) == {
+            "had_group": False,
+            "rank": 0,
+            "child": "",
+            "mode": "not_parallel",
+            "local_rank": 0,
+            "wrapped": "BertForSequenceClassification",
+            "kind": "DistributedType.NO",
+            "group_after_training": False,
+            **own,
+        }
 
 
 def test_the_training_process_has_its_preloads_and_its_children_do_not(run: RunInImage) -> None:

@@ -20,6 +20,13 @@ FLAGS = "--num_train_epochs 1 --learning_rate 5e-3 --logging_steps 1 --max_grad_
 # The words of the guides, which transformers 5.23 and accelerate 1.15 refuse one and all.
 OLD = "--no_cuda --ddp_backend ccl --use_ipex --xpu_backend ccl --overwrite_output_dir --evaluation_strategy no"
 TWO = "entrypoint launch --nproc-per-node 2 -- run"
+# As one of several ranks: accelerate names its device cpu:0.
+RANK = (
+    "run",
+    "--quiet",
+    "--no-adapt",
+    "single-rank",
+)
 JOB = f"""
 {TWO} /scripts/classify.py {FILES} {FLAGS} {OLD} --output_dir /data/two --per_device_train_batch_size 2 \
     --gradient_accumulation_steps 2 2>/data/two.log || exit 1
@@ -117,13 +124,14 @@ def test_an_unmodified_trainer_script_of_transformers_4_runs_on_two_ranks_of_ccl
 
 def test_one_rank_reports_each_adaptation_once(folder: Path) -> None:
     expected = "no-cuda ddp-backend use-ipex xpu-backend overwrite-output-dir evaluation-strategy telemetry"
-    expected += " offline-metrics trainer-tokenizer loss-scale torch-tpu prediction-loop balanced-ranks"
+    expected += " offline-metrics trainer-tokenizer loss-scale torch-tpu balanced-ranks"
+    expected += " use-legacy-prediction-loop tpu-metrics-debug"
     assert sorted(adapted(folder / "two.log")) == sorted(expected.split())
 
 
 def test_words_of_a_configuration_file_are_adapted_as_well(folder: Path) -> None:
     names = "no-cuda evaluation-strategy telemetry offline-metrics trainer-tokenizer loss-scale torch-tpu"
-    names += " prediction-loop"
+    names += " use-legacy-prediction-loop tpu-metrics-debug"
     assert sorted(adapted(folder / "one.log")) == sorted(names.split())
 
 
@@ -149,8 +157,8 @@ def test_a_loop_with_accelerate_distributes_over_the_group_that_exists(folder: P
 
 def test_a_rank_of_accelerates_trains_the_memory_that_its_layers_keep(image: str, folder: Path) -> None:
     """No copies of them, which take memory, and which IPEX's layers would not use."""
-    upstream = script(image, folder, "run", "--quiet", "--no-adapt", "cpu-device", "/scripts/kept_weights.py")
-    adapted = script(image, folder, "run", "--quiet", "/scripts/kept_weights.py")
+    upstream = script(image, folder, *RANK, "--no-adapt", "cpu-device", "/scripts/kept_weights.py")
+    adapted = script(image, folder, *RANK, "/scripts/kept_weights.py")
     assert upstream.returncode == adapted.returncode == 0, upstream.stderr + adapted.stderr
     assert [json.loads(done.stdout) for done in (upstream, adapted)] == [["cpu:0", False], ["cpu", True]]
 

@@ -21,6 +21,7 @@ from cpu_train_stack.adapt import (
     old_transformers,
     output_layer,
     process_group,
+    single_rank,
     step_records,
     trainer_methods,
     trainer_names,
@@ -34,6 +35,7 @@ EVERYTHING = "all"
 
 ALL: tuple[Adaptation, ...] = (
     *process_group.ADAPTATIONS,
+    *single_rank.ADAPTATIONS,
     *launcher_variables.ADAPTATIONS,
     *cpu.ADAPTATIONS,
     *loss_scale.ADAPTATIONS,

@@ -36,36 +36,45 @@ _MAPPINGS = frozenset({__name__, "os", "collections.abc", "_collections_abc"})
 
 
 class _Data(dict[bytes, bytes]):
-    """The data of os.environ, which asks `missing` for a variable that is not set."""
+    """The data of os.environ. `suppliers`: return what the script finds in a variable that is not set, or None."""
 
-    missing: Callable[[str], str | None]
+    suppliers: tuple[Callable[[str], str | None], ...] = ()
 
     def __missing__(self, key: bytes) -> bytes:
-        value = self.missing(os.fsdecode(key))
+        value = self._supplied(key) if is_script(sys._getframe(1)) else None
         if value is None:
             raise KeyError(key)
         return os.fsencode(value)
 
     def __delitem__(self, key: bytes) -> None:
-        if key in self or os.fsdecode(key) not in NAMES:  # a value that only `missing` supplies is not stored
+        if key in self or self._supplied(key) is None:  # a value that is only supplied is not stored
             super().__delitem__(key)
+
+    def _supplied(self, key: bytes) -> str | None:
+        return next(filter(None, (supplier(os.fsdecode(key)) for supplier in self.suppliers)), None)
+
+
+def supply(supplier: Callable[[str], str | None]) -> None:
+    """Give the script's own code values of variables that are not set. Libraries and child processes see none."""
+    texts: Any = os.environ
+    if not isinstance(texts._data, _Data):
+        encoded: Any = os.environb  # a view of the same dictionary
+        texts._data = encoded._data = _Data(texts._data)
+    texts._data.suppliers = (*texts._data.suppliers, supplier)
 
 
 def _install(situation: Situation) -> None:
     def missing(name: str) -> str | None:
         ours = NAMES.get(name, "")
         value = os.environ.get(ours) if ours else None
-        if value is None or not is_script(sys._getframe(1)):
+        if value is None:
             return None
         situation.report(
             _NAME, f"the script reads {name}, which its launcher does not set: it gets the value of {ours}"
         )
         return value
 
-    texts: Any = os.environ
-    encoded: Any = os.environb  # a view of the same dictionary
-    texts._data = encoded._data = data = _Data(texts._data)
-    data.missing = missing
+    supply(missing)
 
 
 def is_script(frame: FrameType | None) -> bool:

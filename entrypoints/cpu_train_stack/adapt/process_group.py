@@ -14,23 +14,29 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 from typing import Any, Callable
 
 from cpu_train_stack.adapt.adaptation import Adaptation, Situation, on_import, since
 from cpu_train_stack.cli.errors import UsageError
 
-_NAME, _LAUNCHER = "process-group", "notebook-launcher"
+NAME, _LAUNCHER = "process-group", "notebook-launcher"
 _PRECISION = "ACCELERATE_MIXED_PRECISION"
 
 
 def _hook(situation: Situation, module: Any) -> None:
     original = module.init_process_group
+    own = os.getpid()
     adopted = False
 
     @functools.wraps(original)
     def init_process_group(backend: str | None = None, *args: Any, **options: Any) -> None:
+        from cpu_train_stack.group import create  # imports torch, as the script has
+
         nonlocal adopted
-        if adopted or not module.is_initialized():
+        # A forked child inherits this function, and may create a group of its own.
+        is_pending = create.is_pending() and not module.is_initialized() and os.getpid() == own
+        if not is_pending and (adopted or not module.is_initialized()):
             original(backend, *args, **options)
             return
         adopted = True
@@ -41,18 +47,27 @@ def _hook(situation: Situation, module: Any) -> None:
                     f"the script calls init_process_group({name}={asked}), but the launcher gave this process "
                     f"{name} {ours}: read it from the environment (RANK, WORLD_SIZE) in the script"
                 )
+        if is_pending:
+            create.create_pending()
         running = module.get_backend()
         if backend is not None and running not in str(backend).lower().replace(",", ":").split(":"):
             situation.report(
-                _NAME,
+                NAME,
                 f"the script requests backend {backend!s}, the existing process group uses {running} (run "
                 "--backend)",
             )
         if options.get("timeout") is not None:
-            situation.report(_NAME, "the timeout of init_process_group is ignored: run --timeout sets it")
+            situation.report(NAME, "the timeout of init_process_group is ignored: run --timeout sets it")
 
-    module.init_process_group = init_process_group
-    module.distributed_c10d.init_process_group = init_process_group
+    replace_function(original, init_process_group)
+
+
+def replace_function(original: Any, changed: Any) -> None:
+    """Replace a function in all modules of torch that have imported it."""
+    name = original.__name__
+    for module_name, module in list(sys.modules.items()):
+        if module_name.partition(".")[0] == "torch" and vars(module).get(name) is original:
+            setattr(module, name, changed)
 
 
 def _keep(situation: Situation, module: Any) -> None:
@@ -63,10 +78,10 @@ def _keep(situation: Situation, module: Any) -> None:
 
     @functools.wraps(original)
     def destroy_process_group(self: Any, group: Any = None) -> None:
-        if group is not None:
+        if group is not None or not sys.modules["torch.distributed"].is_initialized():
             original(self, group)
             return
-        situation.report(_NAME, "accelerate does not destroy the process group: it ends with the script")
+        situation.report(NAME, "accelerate does not destroy the process group: it ends with the script")
 
     module.PartialState.destroy_process_group = destroy_process_group
 
@@ -115,7 +130,7 @@ def _install(situation: Situation) -> None:
 
 ADAPTATIONS = (
     Adaptation(
-        _NAME,
+        NAME,
         "the script's init_process_group uses the existing process group",
         since("torch", "0", "if the script calls it", ""),
         _install,

@@ -114,7 +114,7 @@ def show(environment: DistributedEnvironment, preloads: Sequence[str], bf16: str
 
     from cpu_train_stack.group.create import gather
 
-    backend = dist.get_backend()
+    backend = dist.get_backend() if dist.is_initialized() else "created when the script needs it"
     own = report(environment, preloads, bf16, backend, os.environ)
     reports: list[RankReport] = gather(own)
     if environment.rank == 0 and not quiet:

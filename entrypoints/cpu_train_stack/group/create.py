@@ -6,12 +6,13 @@ WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE, which rank.start exports.
 
 from __future__ import annotations
 
+import functools
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, Callable
 
 import torch.distributed as dist
 
@@ -32,6 +33,8 @@ _COUNT, _JOINED, _ALL = "cpu-train-stack/count", "cpu-train-stack/joined/{}", "c
 
 # The store of the ranks, in which failing ranks report to each other. Empty without a group.
 MEETING: list[dist.Store] = []
+# Creates the group of a job whose group is created only when the script needs it.
+_PENDING: list[Callable[[], None]] = []
 
 
 @contextmanager
@@ -39,15 +42,42 @@ def initialize(
     environment: DistributedEnvironment,
     backend: str,
     timeout_seconds: float,
+    when_needed: bool = False,
 ) -> Iterator[None]:
     """A context in which the default process group of all `world_size` ranks exists.
 
-    `timeout_seconds` bounds each collective; the start is bounded by JOIN_SECONDS too. Raises UsageError,
-    one line, if the group cannot be created: no such backend, master unreachable, port in use, ranks missing.
-    If the body raises, the group is not destroyed, because that may wait for ranks that wait for this one: the
-    process must exit.
+    `when_needed`: only `create_pending` creates the group. `timeout_seconds` bounds each collective; the start is
+    bounded by JOIN_SECONDS too. Raises UsageError, one line, if the group cannot be created: no such backend,
+    master unreachable, port in use, ranks missing. If the body raises, the group is not destroyed, because that may
+    wait for ranks that wait for this one: the process must exit.
     """
     check_backend(backend)
+    if when_needed:
+        _PENDING[:] = [functools.partial(_create, environment, backend, timeout_seconds)]
+    else:
+        _create(environment, backend, timeout_seconds)
+    yield
+    if dist.is_initialized():  # the user's script may have destroyed it
+        dist.destroy_process_group()
+
+
+def is_pending() -> bool:
+    """Whether the job has no group until its script needs one."""
+    return bool(_PENDING)
+
+
+def create_pending() -> None:
+    """Create the group of such a job. Otherwise do nothing."""
+    pending = _PENDING[:]
+    _PENDING.clear()  # torch asks for the default group meanwhile
+    try:
+        for create in pending:
+            create()
+    finally:
+        _PENDING[:] = pending  # the script may destroy the group, and create it again
+
+
+def _create(environment: DistributedEnvironment, backend: str, timeout_seconds: float) -> None:
     join_seconds = min(timeout_seconds, JOIN_SECONDS)
     BACKENDS[backend](environment, join_seconds)
     timeout = timedelta(seconds=timeout_seconds)
@@ -60,9 +90,6 @@ def initialize(
         )
     except (RuntimeError, TimeoutError) as error:  # every failure between ranks
         raise MeetingError(explain(error, environment, join_seconds)) from error
-    yield
-    if dist.is_initialized():  # the user's script may have done it
-        dist.destroy_process_group()
 
 
 def gather(value: Any) -> list[Any]:

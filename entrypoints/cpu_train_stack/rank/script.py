@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cpu_train_stack import contract
-from cpu_train_stack.adapt import catalogue
+from cpu_train_stack.adapt import catalogue, process_group, single_rank
 from cpu_train_stack.adapt.adaptation import Situation
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.cli.options import (
@@ -48,6 +48,11 @@ class Script:
     is_module: bool = option("-m", "run a module instead of a file", False)
     target: str | None = option("", "the script or the module", nargs="?", metavar="SCRIPT.py|MODULE")
     arguments: tuple[str, ...] = option("", "the script's own arguments", nargs=argparse.REMAINDER, metavar="ARGS")
+
+    def is_plain(self, environment: DistributedEnvironment) -> bool:
+        """Whether the script sees a plain process, without a process group until the script needs one."""
+        off = catalogue.switched_off(self.no_adapt, self.adapt)
+        return environment.world_size == 1 and not off & {single_rank.NAME, process_group.NAME}
 
     def run(self, environment: DistributedEnvironment, announce: Announce, /) -> int:
         """Run the script in this process, under the existing process group. Its exceptions pass through."""

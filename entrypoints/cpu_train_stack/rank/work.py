@@ -72,7 +72,8 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment, pre
         (job.backend, job.timeout_seconds) if job else (_backend_of_other_ranks(command, argv), _USAGE_SECONDS)
     )
     try:
-        with initialize(environment, backend, timeout):
+        is_plain = isinstance(job, script.Script) and job.is_plain(environment)
+        with initialize(environment, backend, timeout, when_needed=is_plain):
             # Nodes may see different files: rank 0 prints the errors of all ranks, and all ranks exit together.
             agree(str(problem) if problem else None)
             if job is None:

@@ -58,11 +58,14 @@ def test_a_rank_of_accelerate_uses_the_cpu_also_in_releases_of_2022(
     assert seen == [(True, {"kind": "any"})] * 3 + [(True, {})]
 
 
+def replaced() -> None: ...
+
+
 def test_accelerate_destroys_no_group_but_the_scripts_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Older scripts call Accelerator.end_training before they save the model."""
     destroyed: list[object] = []
     state = type("PartialState", (), {"destroy_process_group": lambda _self, group=None: destroyed.append(group)})
-    groups = SimpleNamespace(init_process_group=None, distributed_c10d=SimpleNamespace())
+    groups = SimpleNamespace(init_process_group=replaced, is_initialized=lambda: True)
     monkeypatch.setitem(sys.modules, "torch.distributed", groups)
     monkeypatch.setitem(sys.modules, "accelerate.state", SimpleNamespace(PartialState=state))
     (adaptation,) = (one for one in catalogue.ALL if one.name == "process-group")
