@@ -208,7 +208,7 @@ def test_the_images_metrics_have_the_values_of_their_definitions(image: str, fol
     done = script(image, folder, "run", "--quiet", "/scripts/scores.py")
     assert done.returncode == 0, done.stderr
     pairs = json.loads(done.stdout)
-    assert len(pairs) == 10
+    assert len(pairs) == 20
     for name, (ours, theirs) in pairs.items():
         assert ours == pytest.approx(theirs, rel=1e-5), name  # torchmetrics counts in float32
 

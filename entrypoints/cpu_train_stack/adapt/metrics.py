@@ -7,6 +7,7 @@ from typing import Any
 import evaluate
 from datasets import Features, Sequence, Value
 
+from cpu_train_stack.adapt import measures
 from cpu_train_stack.train.scores import entities, glue, squad, texts
 
 
@@ -149,7 +150,62 @@ class Sacrebleu(_Texts):
         return {name: getattr(found, name) for name in names}
 
 
+class RocAuc(evaluate.Metric):
+    """The area under the ROC curve; the configurations "multiclass" and "multilabel" have a score per class."""
+
+    def _info(self) -> Any:
+        several = self.config_name in ("multiclass", "multilabel")
+        scores = Sequence(Value("float")) if several else Value("float")
+        labels = Sequence(Value("int32")) if self.config_name == "multilabel" else Value("int32")
+        features = Features({"references": labels, "prediction_scores": scores})
+        return _info("The area under the ROC curve.", features)
+
+    def _compute(self, references: Any, prediction_scores: Any, **options: Any) -> dict[str, Any]:
+        from sklearn.metrics import roc_auc_score
+
+        return {"roc_auc": roc_auc_score(references, prediction_scores, **options)}
+
+
+class SquadV2(Squad):
+    """Questions may have no answer: a prediction also has the probability of that."""
+
+    def _info(self) -> Any:
+        info = super()._info()
+        info.features["predictions"]["no_answer_probability"] = Value("float32")
+        return info
+
+    def _compute(self, predictions: Any, references: Any, no_answer_threshold: float = 1.0) -> dict[str, Any]:
+        return squad.scores_v2(predictions, references, no_answer_threshold)
+
+
+def _features(kind: str, config: str) -> Any:
+    """The features of a metric of `measures`."""
+    value = Value({measures.LABELS: "int32", measures.NUMBERS: "float"}.get(kind, "string"))
+    is_list = kind == measures.TAGS or config in ("multilabel", "multilist")
+    row = Sequence(value) if is_list else value
+    pair = Features({"predictions": row, "references": row})
+    if kind != measures.TEXTS:
+        return pair
+    return [Features({"predictions": value, "references": Sequence(value)}), pair]
+
+
+def _metric(name: str) -> Any:
+    kind, compute = measures.KINDS[name]
+
+    class Measure(evaluate.Metric):
+        def _info(self) -> Any:
+            return _info(f"evaluate's {name}.", _features(kind, self.config_name))
+
+        def _compute(self, **options: Any) -> Any:
+            return compute(**options)
+
+    return Measure
+
+
 METRICS = {
+    **{name: _metric(name) for name in measures.KINDS},
+    "roc_auc": RocAuc,
+    "squad_v2": SquadV2,
     "accuracy": Accuracy,
     "f1": F1,
     "glue": Glue,

@@ -132,11 +132,12 @@ def _hook_trainer(module: Any) -> None:
         model = trainer.accelerator.unwrap_model(trainer.model)
         model = model.get_base_model() if hasattr(model, "get_base_model") else model  # peft's
         family = getattr(getattr(model, "config", None), "model_type", "").replace("-", "_")
-        is_encoder = getattr(model, "main_input_name", "") == "input_ids" and not model.can_generate()
+        has_head = getattr(model, "main_input_name", "") == "input_ids" and not model.can_generate()
+        families = (*_FAMILIES, *decoders.FAMILIES)
         note, name = joining.USE[0].note, type(model).__name__
-        if is_encoder and family not in _FAMILIES:
-            note(f"{name} computes padding: it is not a model of {', '.join(_FAMILIES)}")
-        elif is_encoder and trainer.args.torch_compile:
+        if has_head and family not in families:
+            note(f"{name} computes padding: it is not a model of {', '.join(families)}")
+        elif has_head and trainer.args.torch_compile:
             note(f"{name} computes padding: torch.compile is on")
 
     after_creation(module.Trainer, report)

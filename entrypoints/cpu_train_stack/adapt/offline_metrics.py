@@ -1,23 +1,25 @@
 """Load the usual metrics of evaluate.load from the image instead of from the network.
 
 evaluate downloads each metric's program from the hub, on every node, and runs it (huggingface/evaluate#315, #473).
-The image computes accuracy, f1, glue, mse, seqeval and squad by the same definitions, and rouge and sacrebleu with
-their packages. A folder of such a name in the working directory takes precedence, as in evaluate.
+The image computes NAMES by the same definitions, and rouge and sacrebleu with their packages. If another metric
+cannot be downloaded, one line says which the image has. A folder of such a name in the working directory takes
+precedence, as in evaluate.
 """
 
 from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
+from cpu_train_stack.adapt import measures
 from cpu_train_stack.adapt.adaptation import Adaptation, Situation, on_import, since
 from cpu_train_stack.cli import packages
-from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError, one_line
 from cpu_train_stack.train.scores.texts import PACKAGES
 
 _NAME = "offline-metrics"
-NAMES = ("accuracy", "f1", "glue", "mse", "seqeval", "squad", *PACKAGES)
+NAMES = ("accuracy", "f1", "glue", "mse", "roc_auc", "seqeval", "squad", "squad_v2", *measures.KINDS, *PACKAGES)
 
 
 def _hook(situation: Situation, module: Any) -> None:
@@ -26,7 +28,7 @@ def _hook(situation: Situation, module: Any) -> None:
     @functools.wraps(original)
     def load(path: str, config_name: str | None = None, *args: Any, **options: Any) -> Any:
         if path not in NAMES or args or options.get("revision") or Path(path).exists():
-            return original(path, config_name, *args, **options)
+            return _load(functools.partial(original, path, config_name, *args, **options), path)
         package = PACKAGES.get(path)
         if package is not None and not packages.installed(package):
             raise UsageError(
@@ -43,6 +45,20 @@ def _hook(situation: Situation, module: Any) -> None:
         return METRICS[path](config_name=config_name, **options)
 
     module.load = module.loading.load = load
+
+
+def _load(load: Callable[[], Any], path: str) -> Any:
+    """evaluate's own metric."""
+    try:
+        return load()
+    except (OSError, ConnectionError) as error:  # a file that is not found, on the hub or because of the hub
+        if "/" in path or Path(path).exists():
+            raise
+        raise UsageError(
+            f"evaluate.load({path!r}): the image does not have this metric, and it cannot be downloaded "
+            f"({one_line(error)[:120]}): use one of {', '.join(sorted(NAMES))}, or put the metric's folder, "
+            f"huggingface/evaluate's metrics/{path}, into the working folder"
+        ) from error
 
 
 ADAPTATIONS = (

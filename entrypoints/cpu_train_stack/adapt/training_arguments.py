@@ -26,6 +26,7 @@ from cpu_train_stack.adapt.launcher_variables import is_script
 from cpu_train_stack.adapt.rewriting import Found, rewrite, rewrite_fields
 
 _BASE = "TrainingArguments"
+_PACKAGE = f"{__name__.partition('.')[0]}."
 # The flags to replace. Each adaptation adds its flag when it is installed.
 _ACTIVE: dict[str, OldFlag] = {}
 # Old fields whose new fields have the same values.
@@ -120,7 +121,8 @@ class _OldField:
         flag, given = self.flag, vars(owner)
         if flag.name in given:
             return given[flag.name]
-        if is_script(sys._getframe(1)):
+        frame = sys._getframe(1)
+        if is_script(frame) and not str(frame.f_globals.get("__name__")).startswith(_PACKAGE):
             now = f": the script reads {flag.now}" if self.is_renamed else ", and was not set"
             self.situation.report(flag.adaptation, f"{_BASE}.{flag.name} was removed{now}")
         if self.is_renamed:

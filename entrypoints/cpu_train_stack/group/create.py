@@ -48,8 +48,8 @@ def initialize(
 
     `when_needed`: only `create_pending` creates the group. `timeout_seconds` bounds each collective; the start is
     bounded by JOIN_SECONDS too. Raises UsageError, one line, if the group cannot be created: no such backend,
-    master unreachable, port in use, ranks missing. If the body raises, the group is not destroyed, because that may
-    wait for ranks that wait for this one: the process must exit.
+    master unreachable, port in use, ranks missing. If the body raises, the group is not destroyed, because that
+    may wait for ranks that wait for this one: the process must exit.
     """
     check_backend(backend)
     if when_needed:

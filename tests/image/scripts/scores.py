@@ -86,4 +86,66 @@ pairs = {
         {name: float(value) for name, value in squad(found, answers).items()},
     ),
 }
+numbers = {"predictions": values, "references": [rng.random() for _ in values]}
+three = {"predictions": [rng.randint(0, 2) for _ in values], "references": [rng.randint(0, 2) for _ in values]}
+wanted, chosen = three["references"], three["predictions"]
+blank: list[str] = []
+unanswered = [
+    {**one, "answers": {"text": blank, "answer_start": []}} if index % 3 == 0 else one
+    for index, one in enumerate(answers)
+]
+guesses = [{**one, "no_answer_probability": index % 3 == 0} for index, one in enumerate(found)]
+pairs.update(
+    {
+        "precision": (
+            evaluate.load("precision").compute(**three, average="macro", zero_division=0),
+            {"precision": sklearn.metrics.precision_score(wanted, chosen, average="macro", zero_division=0)},
+        ),
+        "recall of 0": (
+            evaluate.load("recall").compute(**labels, pos_label=0),
+            {"recall": sklearn.metrics.recall_score(references, predictions, pos_label=0)},
+        ),
+        "matthews": (
+            evaluate.load("matthews_correlation").compute(**three),
+            {"matthews_correlation": sklearn.metrics.matthews_corrcoef(wanted, chosen)},
+        ),
+        "pearsonr": (
+            evaluate.load("pearsonr").compute(**numbers, return_pvalue=True),
+            dict(zip(("pearsonr", "p-value"), scipy.stats.pearsonr(numbers["references"], values))),
+        ),
+        "spearmanr": (
+            evaluate.load("spearmanr").compute(**numbers),
+            {"spearmanr": scipy.stats.spearmanr(numbers["references"], values)[0]},
+        ),
+        "roc_auc": (
+            evaluate.load("roc_auc").compute(references=references, prediction_scores=values),
+            {"roc_auc": sklearn.metrics.roc_auc_score(references, values)},
+        ),
+        "mae": (
+            evaluate.load("mae").compute(**numbers),
+            {"mae": sklearn.metrics.mean_absolute_error(numbers["references"], values)},
+        ),
+        "exact_match": (
+            evaluate.load("exact_match").compute(predictions=["A b.", "c"], references=["a b", "d"],
+                                                 ignore_case=True, ignore_punctuation=True),
+            {"exact_match": 0.5},
+        ),
+        # The example of evaluate's documentation.
+        "bleu": (
+            evaluate.load("bleu").compute(
+                predictions=["hello there general kenobi", "foo bar foobar"],
+                references=[["hello there general kenobi", "hello there !"], ["foo bar foobar"]],
+            )
+            | {"precisions": 1.0},
+            {"bleu": 1.0, "precisions": 1.0, "brevity_penalty": 1.0, "length_ratio": 7 / 6,
+             "translation_length": 7, "reference_length": 6},
+        ),
+        # Every third question has no answer, and is known to have none.
+        "squad_v2": (
+            {name: value for name, value in evaluate.load("squad_v2").compute(
+                predictions=guesses, references=unanswered, no_answer_threshold=0.5).items() if "NoAns" in name},
+            {"NoAns_exact": 100.0, "NoAns_f1": 100.0, "NoAns_total": 33},
+        ),
+    }
+)  # fmt: skip
 print(json.dumps({name: [dict(ours), dict(theirs)] for name, (ours, theirs) in pairs.items()}))

@@ -12,6 +12,7 @@ import string
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -56,6 +57,47 @@ def scores(
         "exact_match": 100.0 * sum(exact_match(*pair) for pair in pairs) / len(pairs),
         "f1": 100.0 * sum(f1(*pair, both_empty) for pair in pairs) / len(pairs),
     }
+
+
+def scores_v2(predictions: Any, references: Any, no_answer_threshold: float = 1.0) -> dict[str, Any]:
+    """The official evaluation of SQuAD 2.0, with the best thresholds of "no answer"."""
+    texts = {one["id"]: one["prediction_text"] for one in predictions}
+    doubts = {one["id"]: one["no_answer_probability"] for one in predictions}
+    answers = {one["id"]: [text for text in one["answers"]["text"] if normalize(text)] for one in references}
+    has_answer = {one["id"]: bool(one["answers"]["text"]) for one in references}
+    known = [key for key in answers if key in texts]
+    raw = {
+        "exact": {key: exact_match(texts[key], answers[key]) for key in known},
+        "f1": {key: f1(texts[key], answers[key]) for key in known},
+    }
+    limited = {
+        name: {key: float(not has_answer[key]) if doubts[key] > no_answer_threshold else score
+               for key, score in found.items()}
+        for name, found in raw.items()
+    }  # fmt: skip
+    groups = {"": known, "HasAns_": [key for key in known if has_answer[key]]}
+    groups["NoAns_"] = [key for key in known if not has_answer[key]]
+    result: dict[str, Any] = {}
+    for prefix, keys in groups.items():
+        if keys:
+            for name, found in limited.items():
+                result[prefix + name] = 100.0 * sum(found[key] for key in keys) / len(keys)
+            result[f"{prefix}total"] = len(keys)
+    for name, found in raw.items():
+        best, threshold = _best_threshold(found, texts, doubts, has_answer)
+        result.update({f"best_{name}": best, f"best_{name}_thresh": threshold})
+    return result
+
+
+def _best_threshold(scores: Any, texts: Any, doubts: Any, has_answer: Any) -> tuple[float, float]:
+    """The best mean score, in percent, and the least probability of "no answer" above which it is taken."""
+    current = best = float(sum(not one for one in has_answer.values()))
+    threshold = 0.0
+    for key in sorted((key for key in doubts if key in scores), key=doubts.__getitem__):
+        current += scores[key] if has_answer[key] else -1 if texts[key] else 0
+        if current > best:
+            best, threshold = current, doubts[key]
+    return 100.0 * best / len(scores), threshold
 
 
 @dataclass(frozen=True)

@@ -31,3 +31,19 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, metric: str
 
 def test_other_metrics_are_those_of_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:
     assert evaluate(monkeypatch).load("meteor") == "meteor"
+
+
+def test_a_metric_that_cannot_be_downloaded_is_one_line_with_those_of_the_image(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = evaluate(monkeypatch)
+
+    def load(path: str, *_args: Any) -> None:
+        raise FileNotFoundError(f"Module '{path}' doesn't exist on the Hugging Face Hub either.")
+
+    module.load = load
+    offline_metrics._hook(Situation((), {}, "gloo"), module)
+    with pytest.raises(UsageError, match=r"'meteor'.*: use one of accuracy, .*, squad_v2, .* working folder"):
+        module.load("meteor")
+    with pytest.raises(FileNotFoundError):
+        module.load("someone/meteor")
