@@ -257,6 +257,16 @@ BROKEN = {
     "one.py": "import torch, torch.distributed as dist\nif dist.get_rank() == 1:\n    1 / 0\n"
     "dist.all_reduce(torch.ones(1))\n",
     "syntax.py": "def main(:\n    pass\n",
+    "trainer.py": """
+import torch
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+class Own(Trainer):
+    def compute_loss(self, model, inputs, weights):
+        return model(**inputs).loss * weights
+config = BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+rows = [{"input_ids": [1], "attention_mask": [1], "labels": 0}] * 16
+Own(BertForSequenceClassification(config), TrainingArguments("/tmp/o"), train_dataset=rows).train()
+""",
 }
 
 
@@ -271,10 +281,15 @@ def test_a_broken_script_shows_its_error_once_without_frames_of_the_stack(image:
         *("sh", "-c", f"exec 2>&1; {runs}"),
         docker_args=["--network", "none", "--shm-size", "1g", "--volume", f"{tmp_path}:/broken:ro"],
     )
-    same, one, syntax, rest = done.stdout.split("=== 1\n")
+    same, one, syntax, trainer, rest = done.stdout.split("=== 1\n")
     assert rest == ""
     assert "/opt/cpu-train-stack" not in done.stdout
-    for text, error in ((same, "KeyError: 'label'"), (one, "ZeroDivisionError"), (syntax, "SyntaxError")):
+    for text, error in (
+        (same, "KeyError: 'label'"),
+        (one, "ZeroDivisionError"),
+        (syntax, "SyntaxError"),
+        (trainer, "TypeError"),
+    ):
         told = re.findall(rf"^\[rank[01]\]: {error}", text, re.MULTILINE)
         assert len(told) == 1, text
         assert text.count("[rank0]") == 0 or text.count("[rank1]") == 0, text

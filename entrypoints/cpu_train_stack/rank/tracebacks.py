@@ -31,6 +31,9 @@ _PEER_ENDED = re.compile(
 )
 _GLOO_SOURCE_LINE = re.compile(r"\[\S*/gloo/\S*\] ")
 _LONGEST = 300
+# What Python raises where a program is wrong. In this package, other errors come from what it calls for the script:
+# a function of the script that does not accept an argument, or a torch operator that gets the wrong shape.
+_MISTAKES = (AttributeError, NameError, LookupError, AssertionError)
 
 
 class Store(Protocol):
@@ -69,7 +72,7 @@ def strip(error: BaseException, is_script: bool) -> None:
     """Remove the frames that are not the job's, from the error and from its causes.
 
     `is_script`: the job is a user's script: remove all frames of this package. Otherwise, remove only the
-    frames that lead to the job. An error raised in this package keeps its frames, which show what to fix.
+    frames that lead to the job. A mistake of this package keeps its frames, which show what to fix.
     """
     seen: set[int] = set()
     queue: list[BaseException | None] = [error]
@@ -78,7 +81,7 @@ def strip(error: BaseException, is_script: bool) -> None:
         if current is None or id(current) in seen:
             continue
         seen.add(id(current))
-        current.__traceback__ = _stripped(current.__traceback__, is_script)
+        current.__traceback__ = _stripped(current, is_script)
         queue += [current.__cause__, current.__context__]
 
 
@@ -99,15 +102,17 @@ def blames_peer(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and bool(_PEER_ENDED.search(str(error)))
 
 
-def _stripped(first: TracebackType | None, is_script: bool) -> TracebackType | None:
+def _stripped(error: BaseException, is_script: bool) -> TracebackType | None:
+    first = error.__traceback__
     entries = []
     while first is not None:
         entries.append(first)
         first = first.tb_next
     while entries and _leads_to_job(entries[0].tb_frame):
         entries.pop(0)
-    if is_script and entries and not _is_ours(_file(entries[-1].tb_frame)):
-        entries = [entry for entry in entries if not _is_ours(_file(entry.tb_frame))]
+    is_mistake = isinstance(error, _MISTAKES) and entries and _is_ours(_file(entries[-1].tb_frame))
+    if is_script and not is_mistake:
+        entries = [entry for entry in entries if not _is_ours(_file(entry.tb_frame))] or entries
     stripped: TracebackType | None = None
     for entry in reversed(entries):
         stripped = TracebackType(stripped, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)

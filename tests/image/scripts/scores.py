@@ -111,7 +111,7 @@ pairs.update(
         ),
         "pearsonr": (
             evaluate.load("pearsonr").compute(**numbers, return_pvalue=True),
-            dict(zip(("pearsonr", "p-value"), scipy.stats.pearsonr(numbers["references"], values))),
+            dict(zip(("pearsonr", "p-value"), scipy.stats.pearsonr(numbers["references"], values), strict=True)),
         ),
         "spearmanr": (
             evaluate.load("spearmanr").compute(**numbers),

@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 
 from cpu_train_stack import adapt
-from cpu_train_stack.cli.options import positive_integer
 from cpu_train_stack.placement.detect import DistributedEnvironment
 from cpu_train_stack.rank import tracebacks
 
 
-def raised(path: Path, text: str) -> BaseException:
+def raised(path: Path, text: str, called: Any = None) -> BaseException:
     path.write_text(text)
     try:
-        runpy.run_path(str(path), {"called": positive_integer})
+        runpy.run_path(str(path), {"called": called})
     except BaseException as error:  # noqa: BLE001 - the test examines every error
         error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None  # this test's frame
         return error
@@ -80,10 +79,20 @@ def test_a_trainers_traceback_begins_behind_the_worker() -> None:
     assert files(caught.value) == ["run.py"]
 
 
-def test_an_error_of_our_own_code_keeps_its_frames(tmp_path: Path) -> None:
-    error = raised(tmp_path / "script.py", "called('x')\n")
+def test_a_mistake_of_our_own_code_keeps_its_frames(tmp_path: Path) -> None:
+    own = frame_in("adapt/arguments.py", "def call(do):\n    return {}[do]\n")
+    error = raised(tmp_path / "script.py", "called('x')\n", own)
     tracebacks.strip(error, is_script=True)
-    assert files(error)[-1] == "options.py"
+    assert files(error)[-1] == "arguments.py"
+
+
+def test_an_error_of_what_our_code_calls_for_the_script_has_none_of_our_frames(tmp_path: Path) -> None:
+    """A method of the script that does not take the arguments of Trainer's call."""
+    own = frame_in("adapt/arguments.py", "def call(do):\n    return do('model', num_items_in_batch=1)\n")
+    error = raised(tmp_path / "script.py", "called(lambda model: 0)\n", own)
+    tracebacks.strip(error, is_script=True)
+    assert isinstance(error, TypeError)
+    assert files(error) == ["script.py"]
 
 
 @pytest.mark.parametrize(
