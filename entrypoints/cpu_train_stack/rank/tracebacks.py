@@ -31,7 +31,7 @@ _PEER_ENDED = re.compile(
 )
 _GLOO_SOURCE_LINE = re.compile(r"\[\S*/gloo/\S*\] ")
 _LONGEST = 300
-# What Python raises where a program is wrong. In this package, other errors come from what it calls for the script:
+# What Python raises where a program is wrong. Other errors in this package come from what it calls for the script:
 # a function of the script that does not accept an argument, or a torch operator that gets the wrong shape.
 _MISTAKES = (AttributeError, NameError, LookupError, AssertionError)
 
