@@ -54,9 +54,12 @@ def accepted(
 
 def _accepts_all(own: inspect.Signature, base: inspect.Signature) -> bool:
     names = [name for name, parameter in base.parameters.items() if parameter.kind in _POSITIONAL]
+    return _fits(own, names, {}) and _fits(own, names[:1], dict.fromkeys(names[1:]))
+
+
+def _fits(signature: inspect.Signature, args: Any, options: Any) -> bool:
     try:
-        own.bind(*names)
-        own.bind(*names[:1], **dict.fromkeys(names[1:]))
+        signature.bind(*args, **options)
     except TypeError:
         return False
     return True
@@ -77,16 +80,12 @@ def fitted(function: Any, base: inspect.Signature, report: Callable[[list[str]],
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
-        try:
-            own.bind(*args, **options)
-        except TypeError:
-            try:
-                kept, named, dropped = accepted(own, base, args, options)
-            except TypeError:  # the script's own call: Python's message is about its function
-                return function(*args, **options)
-            report(dropped)
-            return function(*kept, **named)
-        return function(*args, **options)
+        # A script's own call may fit neither: then Python's message is about its function.
+        if _fits(own, args, options) or not _fits(base, args, options):
+            return function(*args, **options)
+        kept, named, dropped = accepted(own, base, args, options)
+        report(dropped)
+        return function(*kept, **named)
 
     return call
 
