@@ -1,8 +1,8 @@
 """Iterable data sets whose batches have different lengths, on several ranks. Torch-free until used.
 
 Rank 0 reads the batches of all ranks, concatenates and sends them (accelerate's DataLoaderDispatcher), which fails
-if their rows are not equally long (huggingface/transformers#26548, accelerate#2023). Here, shorter batches are padded
-for the way, and each rank gets its rows with the length that they had. Only rank 0 reads the data, as before.
+if their rows are not equally long (huggingface/transformers#26548, accelerate#2023). Here, shorter batches are
+padded for the way, and each rank gets its rows with the length that they had. Only rank 0 reads the data, as before.
 """
 
 from __future__ import annotations
