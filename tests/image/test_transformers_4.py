@@ -61,3 +61,18 @@ def test_every_field_of_transformers_4_is_accepted_with_a_note_or_refused(run_in
     notes = re.findall(r"^adapted \(([\w-]+)\): --", done.stderr, re.MULTILINE)
     expected = "optim push-to-hub-model-id fsdp-min-num-params dispatch-batches split-batches past-index"
     assert set(expected.split()) <= set(notes)
+
+
+def test_an_iterable_data_set_with_rows_of_different_lengths_gives_each_rank_its_own(
+    run_in_image: RunInImage,
+) -> None:
+    done = run(run_in_image, *TWO, "/scripts/ragged_batches.py")
+    assert done.returncode == 0, done.stderr
+    ranks = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"rank"')]
+    batches = {rank["rank"]: rank["batches"] for rank in ranks}
+    # Batches go to the ranks in turn, as the collator made them.
+    assert [batch["labels"] for batch in batches[0]] == [[0, 1], [4, 5], [8, 9]]
+    assert [batch["labels"] for batch in batches[1]] == [[2, 3], [6, 7], [10, 0]]  # the last step is filled up
+    assert batches[0][1]["input_ids"] == [[4, 4, 4, 4], [5, 0, 0, 0]]
+    assert batches[1][0]["input_ids"] == [[2, 2, 2, 2, 2], [3, 3, 0, 0, 0]]
+    assert batches[1][0]["attention_mask"] == [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]

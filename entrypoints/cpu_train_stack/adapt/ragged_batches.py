@@ -2,7 +2,7 @@
 
 Rank 0 reads the batches of all ranks, concatenates and sends them (accelerate's DataLoaderDispatcher), which fails
 if their rows are not equally long (huggingface/transformers#26548, accelerate#2023). Here, shorter batches are
-padded for the way, and each rank gets its rows with the length that they had. Only rank 0 reads the data, as before.
+padded for the way, and each rank gets its rows with the length that they had. Only rank 0 reads the data.
 """
 
 from __future__ import annotations
