@@ -1,73 +1,232 @@
-"""Keep Trainer from scaling the loss of models that average their own loss.
+"""Let Trainer scale every part of a loss rightly: what the number of labels divides, and what it does not.
 
-Trainer assumes that a model whose forward has **kwargs divides its loss by `num_items_in_batch`. It then
-multiplies the loss by the number of ranks, and does not divide it by the accumulation steps. In transformers 5.0
-to 5.24, BERT's classifier and other models have **kwargs only to pass them on: loss and gradients are too large
-by ranks x accumulation steps (huggingface/transformers#47688). The source of a forward shows how it uses
-**kwargs.
+Trainer counts the labels of all ranks and accumulation steps, and passes the count on as `num_items_in_batch`. If
+the model's forward has **kwargs, or the script has a `compute_loss_func`, Trainer assumes that the count divides
+the loss: it multiplies the loss by the ranks, and does not divide it by the steps. Whatever the count does not
+divide is then too large by ranks x steps: the loss of a classifier's head (huggingface/transformers#47688), a
+script's own mean, the router's loss of a mixture of experts, the regularization of AdaLoRA.
+
+A loss is sum / count + rest. Here the loss gets the count of one rank and step on average, which is the count
+divided by ranks x steps. Trainer does not multiply by the ranks, and always divides by the steps. The sum's share
+remains the same, and the rest becomes a mean, no matter which code computes them.
 """
 
 from __future__ import annotations
 
-import ast
+import contextlib
+import copy
+import functools
 import inspect
-import textwrap
+from collections.abc import Iterator, Mapping
+from types import CodeType
 from typing import Any
 
 from cpu_train_stack.adapt.adaptation import Adaptation, Situation, after_creation, on_import, since
 
 _NAME = "loss-scale"
 _ITEMS = "num_items_in_batch"
+_OVER_RANKS = "average_tokens_across_devices"
+_RANKS = frozenset({"num_processes", "world_size", "get_world_size"})
+_STEPS = frozenset({"gradient_accumulation_steps", "current_gradient_accumulation_steps"})
+# What this adaptation replaces in Trainer's own code: a later release may decide otherwise.
+_READ = {"training_step": {"model_accepts_loss_kwargs", "compute_loss_func"}, "compute_loss": {_OVER_RANKS}}
+_LAST_SEEN = "5.24.0"
+_AS_IT_IS = (
+    "Trainer does not divide it by {steps} steps; if it has to, set loss_is_scaled_for_ga = False in the trainer"
+)
+_TIMES_RANKS = (
+    f"Trainer multiplies what it computes of it by {{ranks}} ranks; if it must not, pass {_OVER_RANKS}=False to "
+    "TrainingArguments"
+)
 
 
-def divides_by_items(forward: Any) -> bool | None:
-    """Whether a forward passes its **kwargs, or the number of items, to the computation of the loss.
+class _Scale:
+    """Gives a Trainer's loss the count of one rank, and inside `training_step` the count of one step."""
 
-    That is a call with "loss" in the function's name, or with the labels as an argument. None without source.
-    """
-    try:
-        source = textwrap.dedent(inspect.getsource(inspect.unwrap(forward)))
-        tree = ast.parse(source)
-    except (OSError, TypeError, SyntaxError):
-        return None
-    function = next((node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)), None)
-    if function is None:
-        return None
-    rest = function.args.kwarg.arg if function.args.kwarg else None
-    return any(_gets_items(node, rest) for node in ast.walk(function) if isinstance(node, ast.Call))
+    def __init__(self, trainer: Any, situation: Situation) -> None:
+        self._trainer = trainer
+        self._situation = situation
+        self._is_running = False
+        self._refuses_count = False
+        self._steps: int | None = None
+        self._replaced: Any = None
+        self._wrap()
 
+    def _wrap(self) -> None:
+        """Replace the Trainer's method. Again, if the script or another adaptation has replaced it meanwhile."""
+        own = self._trainer.compute_loss
+        if own is self._replaced:
+            return
 
-def _gets_items(call: ast.Call, rest: str | None) -> bool:
-    named = {keyword.arg for keyword in call.keywords}
-    spread = {ast.unparse(keyword.value) for keyword in call.keywords if keyword.arg is None}
-    if _ITEMS not in named and rest not in spread:
+        @functools.wraps(own)
+        def compute_loss(*arguments: Any, **options: Any) -> Any:
+            return own(*arguments, **options) if self._is_running else self._compute(own, *arguments, **options)
+
+        self._trainer.compute_loss = self._replaced = compute_loss
+
+    def _compute(self, own: Any, model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
+        """`options` have the count of all ranks and steps."""
+        trainer, count = self._trainer, options.get(_ITEMS)
+        ranks, steps = self._ranks(count), self._steps or 1
+        if count is not None and ranks * steps > 1:
+            options[_ITEMS] = count / (ranks * steps)
+            times = " x ".join(
+                f"{number} {what}" for number, what in ((ranks, "ranks"), (steps, "steps")) if number > 1
+            )
+            self._report(f"no part of the loss is multiplied by {times}, whether {_ITEMS} divides it or not")
+        self._is_running = True
+        try:
+            with _attributes(trainer.args, {_OVER_RANKS: False} if ranks > 1 else {}):
+                loss = self._accepted(own, model, inputs, *arguments, **options)
+        finally:
+            self._is_running = False
+        if self._steps is not None:  # so that Trainer divides by the steps; `step` restores them
+            trainer.model_accepts_loss_kwargs = False
+            trainer.compute_loss_func = None
+        return loss
+
+    def _accepted(self, own: Any, model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
+        """The loss. A forward may have **kwargs, and pass them on to a module that refuses the count."""
+        trainer, kept = self._trainer, copy.copy(inputs)  # a script's method may remove the labels
+        if not self._refuses_count:
+            try:
+                return own(model, inputs, *arguments, **options)
+            except TypeError as error:
+                if _ITEMS not in str(error) or not trainer.model_accepts_loss_kwargs:
+                    raise
+        with _attributes(trainer, {"model_accepts_loss_kwargs": False}):
+            loss = own(model, kept, *arguments, **options)
+        self._refuses_count = True
+        self._report(f"the model refuses {_ITEMS}, and does not get it")
+        return loss
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """While Trainer's `training_step` runs."""
+        trainer = self._trainer
+        self._wrap()
+        divides_already = not trainer.model_accepts_loss_kwargs and trainer.compute_loss_func is None
+        is_scaled = getattr(trainer, "loss_is_scaled_for_ga", None) is True  # the script has decided
+        steps = getattr(trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps)
+        if divides_already or is_scaled or (steps > 1 and self._is_own(_STEPS, _AS_IT_IS.format(steps=steps))):
+            yield
+            return
+        self._steps = steps
+        names = ("model_accepts_loss_kwargs", "compute_loss_func")
+        try:
+            with _attributes(trainer, {name: getattr(trainer, name) for name in names}):
+                yield
+        finally:
+            self._steps = None
+
+    def _ranks(self, count: Any) -> int:
+        """By how many ranks Trainer multiplies a loss, 1 if the script does so itself."""
+        trainer = self._trainer
+        ranks: int = trainer.accelerator.num_processes
+        if count is None or ranks == 1 or not getattr(trainer.args, _OVER_RANKS, False):
+            return 1
+        return 1 if self._is_own(_RANKS, _TIMES_RANKS.format(ranks=ranks)) else ranks
+
+    def _is_own(self, names: frozenset[str], consequence: str) -> bool:
+        """Whether the script's code for the loss reads one of these names: it may scale the loss itself."""
+        for name, function in _functions(self._trainer):
+            read = _names(function)
+            if _OVER_RANKS in read and names is _RANKS:
+                continue  # a copy of Trainer's method, which does what the argument says
+            if found := sorted(names & read):
+                self._report(f"{name} reads {found[0]}, so it may scale the loss itself: {consequence}")
+                return True
         return False
-    return "loss" in ast.unparse(call.func).lower() or "labels" in named
+
+    def _report(self, line: str) -> None:
+        self._situation.report(_NAME, line)
+
+
+@contextlib.contextmanager
+def _attributes(owner: Any, values: Mapping[str, Any]) -> Iterator[None]:
+    """Inside the block, an object has these attributes. Afterwards, it has its own again."""
+    before = {name: getattr(owner, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(owner, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)
+
+
+def _functions(trainer: Any) -> Iterator[tuple[str, Any]]:
+    """The name and the function of all code outside of Trainer that makes the loss of the model's output."""
+    for kind in type(trainer).__mro__:
+        if kind.__module__ == "transformers.trainer":
+            break
+        if "compute_loss" in vars(kind):
+            yield f"{kind.__name__}.compute_loss", vars(kind)["compute_loss"]
+    given = trainer.compute_loss_func
+    while isinstance(given, functools.partial):
+        given = given.func
+    given = getattr(given, "__func__", given)
+    if given is not None:
+        kind = type(given)
+        yield "compute_loss_func", given if inspect.isroutine(given) else getattr(kind, "forward", kind.__call__)
+
+
+@functools.lru_cache(maxsize=64)
+def _names(function: Any) -> frozenset[str]:
+    """The names that a function reads, also in the functions inside it."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    left, names = [code] if isinstance(code, CodeType) else [], set()
+    while left:
+        one = left.pop()
+        names |= {*one.co_names, *one.co_varnames, *one.co_freevars}
+        left += [inner for inner in one.co_consts if isinstance(inner, CodeType)]
+    return frozenset(names)
+
+
+def _count_as_the_inner_model(trainer: Any) -> None:
+    """Trainer counts all labels but the first of each row for a causal language model, also inside a wrapper."""
+    if not hasattr(trainer, "_loss_shifts_labels"):
+        return  # before transformers 5, Trainer counts all labels
+    from transformers import PreTrainedModel
+    from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
+
+    modules = trainer.accelerator.unwrap_model(trainer.model).modules()
+    inner = next((module for module in modules if isinstance(module, PreTrainedModel)), None)
+    if inner is not None and not getattr(inner.config, "is_encoder_decoder", False):
+        trainer._loss_shifts_labels = LOSS_MAPPING.get(getattr(inner, "loss_type", None)) is ForCausalLMLoss
 
 
 def _hook(situation: Situation, module: Any) -> None:
-    def stop_scaling(trainer: Any) -> None:
-        scales = getattr(trainer, "model_accepts_loss_kwargs", False)
-        if not scales or getattr(trainer, "compute_loss_func", None) is not None:
-            return
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        model = model.get_base_model() if hasattr(model, "get_base_model") else model  # peft's
-        if not hasattr(model, "accepts_loss_kwargs") and divides_by_items(type(model).forward) is False:
-            trainer.model_accepts_loss_kwargs = False
-            situation.report(_NAME, f"{type(model).__name__} averages its own loss: Trainer does not scale it")
+    trainer = module.Trainer
+    if missing := {name for name, read in _READ.items() if not read <= _names(getattr(trainer, name))}:
+        situation.report(_NAME, f"unknown code in Trainer.{', '.join(sorted(missing))}: the loss stays as it is")
+        return
+    attribute = "_cpu_train_stack_scale"
+    original = trainer.training_step
 
-    after_creation(module.Trainer, stop_scaling)
+    def install(new: Any) -> None:
+        setattr(new, attribute, _Scale(new, situation))
+        _count_as_the_inner_model(new)
+
+    @functools.wraps(original)
+    def training_step(self: Any, *arguments: Any, **options: Any) -> Any:
+        scale = getattr(self, attribute, None)  # None for a subclass that does not call Trainer's __init__
+        with contextlib.nullcontext() if scale is None else scale.step():
+            return original(self, *arguments, **options)
+
+    after_creation(trainer, install)
+    trainer.training_step = training_step
 
 
 ADAPTATIONS = (
     Adaptation(
         _NAME,
-        "Trainer does not multiply the loss of models that average it by ranks and accumulation steps",
+        "Trainer scales only what the number of labels divides by ranks and accumulation steps",
         since(
             "transformers",
-            "4.46.0",
-            "if Trainer's model averages its own loss",
-            "Trainer before transformers 4.46 does not scale the loss",
+            "4.49.0",
+            f"with several ranks or accumulation steps (last seen to be needed: transformers {_LAST_SEEN})",
+            "Trainer before transformers 4.49 scales the loss in another way",
         ),
         on_import("transformers.trainer", _hook),
     ),

@@ -14,7 +14,6 @@ import pytest
 from cpu_train_stack import contract
 from cpu_train_stack.adapt import catalogue, flags, old_apis, rewriting, trainer_names
 from cpu_train_stack.adapt.adaptation import Situation
-from cpu_train_stack.adapt.loss_scale import divides_by_items
 from cpu_train_stack.cli import import_hooks
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.cli.packages import release
@@ -119,49 +118,6 @@ def test_a_hook_of_a_missing_module_changes_nothing() -> None:
     import_hooks.after_import("no_such_module_to_hook", print)
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("no_such_module_to_hook")
-
-
-class Passes:
-    def forward(self, ids: Any, labels: Any = None, **kwargs: Any) -> Any:
-        return self.body(ids, **kwargs), self.mean(ids, labels)
-
-    def body(self, *ids: Any, **kwargs: Any) -> Any: ...
-    def mean(self, *ids: Any) -> Any: ...
-
-
-class HandsOn(Passes):
-    def forward(self, ids: Any, labels: Any = None, **kwargs: Any) -> Any:
-        return self.loss_function(ids, labels, **kwargs)
-
-    def loss_function(self, *args: Any, **kwargs: Any) -> Any: ...
-
-
-class Named(HandsOn):
-    def forward(self, ids: Any, labels: Any = None, num_items_in_batch: Any = None, **_: Any) -> Any:
-        return self.loss_function(ids, labels, num_items_in_batch=num_items_in_batch)
-
-
-class Wraps(Passes):
-    def forward(self, ids: Any, labels: Any = None, **rest: Any) -> Any:
-        return self.body(ids, labels=labels, **rest)
-
-
-class LossWithout(HandsOn):
-    def forward(self, ids: Any, labels: Any = None, **kwargs: Any) -> Any:
-        return self.body(ids, **kwargs), self.loss_function(ids, labels)
-
-
-@pytest.mark.parametrize(
-    ("model", "divides"),
-    [(Passes, False), (HandsOn, True), (Named, True), (Wraps, True), (LossWithout, False)],
-    ids=lambda value: getattr(value, "__name__", str(value)),
-)
-def test_a_forward_divides_by_the_items_if_it_passes_them_to_the_loss(model: Any, divides: bool) -> None:
-    assert divides_by_items(model.forward) is divides
-
-
-def test_a_forward_without_source_has_no_verdict() -> None:
-    assert divides_by_items(len) is None
 
 
 def verdicts(arguments: str, versions: dict[str, str]) -> dict[str, bool]:
