@@ -6,6 +6,7 @@ from tooling.basis.console import JsonOption
 from tooling.basis.say import say
 from tooling.checks import conformance as torch_conformance
 from tooling.checks import fresh as fresh_machine
+from tooling.checks import ranks as of_ranks
 from tooling.checks import sanitize as sanitized
 from tooling.checks import soak as soaked
 from tooling.checks.emulate import guest
@@ -61,6 +62,16 @@ def conformance(
 ) -> None:
     """Run torch's own suite for process groups with ccl and with gloo, and compare."""
     torch_conformance.run(pin, ranks, only, json)
+
+
+@Task
+def ranks(
+    pin: PinOption = None,
+    only: Annotated[tuple[str, ...], "train only in this way, such as LoRA; may be repeated"] = (),
+    json: JsonOption = False,
+) -> None:
+    """Train in many ways with one rank and with two, with and without accumulation, and compare all numbers."""
+    of_ranks.run(pin, only, json)
 
 
 @Task
