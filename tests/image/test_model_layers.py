@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.containers import RunInImage
-from tests.image.container_scripts import MOUNT, SCRIPTS
+from tests.image.container_scripts import MOUNT, SCRIPTS, checks_of, printed
 from tests.image.train_runs import ONE_THREAD
 
 
@@ -28,3 +28,10 @@ def test_names_turn_them_off(run_in_image: RunInImage, kind: str, names: str) ->
     command = ("run", "--quiet", "--no-adapt", names, f"/s/{kind}_layers.py", "changed")
     done = run_in_image(*command, env=ONE_THREAD, docker_args=MOUNT)
     assert (done.returncode, done.stdout.strip()) == (0, "changed:"), done.stderr
+
+
+@with_kernels
+def test_derivatives_of_derivatives_are_those_of_the_formulas(run_in_image: RunInImage) -> None:
+    done = run_in_image("run", "--quiet", "/s/second_derivatives.py", env=ONE_THREAD, docker_args=MOUNT)
+    assert done.returncode == 0, done.stderr
+    assert printed(done.stdout) == checks_of("second_derivatives")

@@ -8,12 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from cpu_train_stack import contract
 from cpu_train_stack.operators import bf16_products, four_bits
-from cpu_train_stack.operators.transforms import refuse_batched
+from cpu_train_stack.operators.transforms import like, or_by_formula
 
 
 def adapted_linear(
@@ -33,6 +31,20 @@ def adapted_linear(
     return found.view(*states.shape[:-1], found.shape[-1])
 
 
+def _formula(ctx: Any) -> Any:
+    inputs, weight, down, up, *_narrow = ctx.saved_tensors
+    dtype = inputs.dtype
+    weight = four_bits.unpacked(ctx.packed, dtype) if weight is None else weight
+
+    def adapted(rows: Any, dropped: Any, _weight: None, _bias: None, down: Any, up: Any) -> Any:
+        thin = (rows if dropped is None else dropped) @ down.to(dtype).t()
+        return functional.linear(rows, weight) + thin @ (up * ctx.scaling).to(dtype).t()
+
+    # The function is linear in the rows: their values matter only as the adapter's input.
+    given = (like(inputs), inputs) if ctx.has_dropped else (inputs, None)
+    return adapted, (*given, None, None, down, up)
+
+
 class _Adapted(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -46,15 +58,14 @@ class _Adapted(torch.autograd.Function):
         thin = inputs @ narrow_down.t()
         out = _added(functional.linear(rows, full, bias), thin, narrow_up.t())
         ctx.packed = weight if is_packed else None  # instead of a copy with all bits
-        ctx.save_for_backward(inputs, None if is_packed else full, narrow_down, narrow_up, thin)
+        ctx.save_for_backward(inputs, None if is_packed else full, down, up, narrow_down, narrow_up, thin)
         ctx.scaling, ctx.dtypes, ctx.has_dropped = scaling, (down.dtype, up.dtype), dropped is not None
         return out
 
     @staticmethod
-    @once_differentiable
+    @or_by_formula(_formula)
     def backward(ctx: Any, outer: Any) -> Any:
-        refuse_batched(f"{contract.NO_ADAPT}=lora", outer)
-        inputs, weight, down, up, thin = ctx.saved_tensors
+        inputs, weight, _down, _up, down, up, thin = ctx.saved_tensors
         by_thin = outer @ up
         by_states = None
         if ctx.needs_input_grad[0]:

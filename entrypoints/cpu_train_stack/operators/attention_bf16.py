@@ -13,10 +13,9 @@ import ctypes
 from functools import lru_cache
 from typing import Any
 
-from cpu_train_stack import contract
-from cpu_train_stack.operators import attention_mask, library
+from cpu_train_stack.operators import attention_formula, attention_mask, library
 from cpu_train_stack.operators.dropout import Rule
-from cpu_train_stack.operators.transforms import refuse_batched
+from cpu_train_stack.operators.transforms import or_by_formula
 
 # As in kernels/attention_bf16.hpp: the keys of one tile of the backward pass, with AMX and without.
 _TILE = {True: 512, False: 1024}
@@ -81,6 +80,7 @@ def attention(
     The tokens of a row attend to each other only; `mask` is None. `amx`: compute products with AMX; requires
     `amx_permitted()`.
     """
+    query, key, value = map(_contiguous_rows, (query, key, value))
     return _function("bfloat16").apply(query, key, value, mask, causal, factor, rule, starts, amx)
 
 
@@ -91,13 +91,13 @@ def float32_rows(
 
     `mask` is None; for `starts`, see `attention`.
     """
-    wide = (tensor.float() for tensor in (query, key, value))
+    wide = (_contiguous_rows(tensor.float()) for tensor in (query, key, value))
     return _function("float32_rows").apply(*wide, mask, causal, factor, rule, starts, False).to(query.dtype)
 
 
 @lru_cache(maxsize=2)
 def _function(kernel: str) -> Any:
-    """The autograd function. Tensors are [batch, heads, queries or keys, features]; masks may broadcast.
+    """The autograd function. Tensors are [batch, heads, queries or keys, features], features contiguous; masks may broadcast.
 
     `kernel`: the KERNEL of the C functions attention_KERNEL_forward and _backward. Keys and values may have fewer
     heads: consecutive heads of the query share one.
@@ -118,7 +118,6 @@ def _function(kernel: str) -> Any:
             starts: Any,
             amx: bool,
         ) -> Any:
-            query, key, value = (_contiguous_rows(tensor.detach()) for tensor in (query, key, value))
             out = _empty(query, query.shape)
             keys = key.shape[2] if starts is None else int(starts.diff().max())
             # The backward pass sums over one tile of keys itself. It never reads `out`, which a script may change.
@@ -134,9 +133,8 @@ def _function(kernel: str) -> Any:
             return out
 
         @staticmethod
-        @torch.autograd.function.once_differentiable
+        @or_by_formula(attention_formula.formula)
         def backward(ctx: Any, *gradients: Any) -> Any:
-            refuse_batched(f"{contract.ATTENTION_KERNEL}=torch", *gradients)
             saved = ctx.saved_tensors
             query, key = saved[:2]
             outer = _contiguous_rows(gradients[0])

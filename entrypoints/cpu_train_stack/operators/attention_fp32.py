@@ -10,10 +10,9 @@ import ctypes
 from functools import lru_cache
 from typing import Any
 
-from cpu_train_stack import contract
 from cpu_train_stack.operators import attention_mask, library
 from cpu_train_stack.operators.dropout import Rule
-from cpu_train_stack.operators.transforms import refuse_batched
+from cpu_train_stack.operators.transforms import or_by_formula
 
 _Sizes = ctypes.c_size_t * 4
 
@@ -32,36 +31,54 @@ def attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, factor:
         key, value = (tensor.repeat_interleave(sharing, 1) for tensor in (key, value))
     if causal:
         mask = torch.ones((1, 1, query.shape[2], key.shape[2]), dtype=torch.bool, device="cpu").tril()
-    wide = (tensor.float() for tensor in (query, key, value))
-    return _function().apply(*wide, mask, factor, rule).to(query.dtype)
+    wide = (tensor.float().flatten(0, 1) for tensor in (query, key, value))
+    return _function().apply(*wide, mask, query.shape[:2], factor, rule).to(query.dtype)
+
+
+def _formula(ctx: Any) -> Any:
+    """The scores are those of the formula, shifted by constants to the logarithms of the kernel's probabilities."""
+    query, key, value, marked = ctx.saved_tensors
+    kept = (~marked.signbit()) * ctx.rule.scale
+    logarithms = marked.abs().log()
+
+    def attention(query: Any, key: Any, value: Any) -> Any:
+        scores = query @ key.transpose(1, 2) * ctx.factor
+        weights = (scores - scores.detach() + logarithms).exp()
+        weights = weights / weights.sum(-1, keepdim=True).masked_fill(marked.abs().sum(-1, keepdim=True) == 0, 1)
+        return (weights * kept @ value).unflatten(0, ctx.heads)
+
+    return attention, (query, key, value)
 
 
 @lru_cache(maxsize=1)
 def _function() -> Any:
-    """The autograd function. Tensors: float32 [batch, heads, queries or keys, features]. Masks may broadcast."""
+    """The autograd function. Tensors: float32 [batch * heads, queries or keys, features]. Masks may broadcast.
+
+    Returns [batch, heads, queries, features].
+    """
     import torch
 
     class Attention(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, query: Any, key: Any, value: Any, mask: Any, factor: float, rule: Rule) -> Any:
-            ctx.shape, ctx.factor, ctx.rule = query.shape, factor, rule
-            query, key, value = (tensor.detach().flatten(0, 1) for tensor in (query, key, value))
+        def forward(
+            ctx: Any, query: Any, key: Any, value: Any, mask: Any, heads: Any, factor: float, rule: Rule
+        ) -> Any:
+            ctx.heads, ctx.factor, ctx.rule = heads, factor, rule
             marked = torch.bmm(query, key.transpose(1, 2))
             weights = torch.empty_like(marked)
-            sizes = _Sizes(*ctx.shape[:2], *marked.shape[1:])
+            sizes = _Sizes(*heads, *marked.shape[1:])
             library.library().attention_forward(
                 *(marked.data_ptr(), weights.data_ptr(), ctypes.byref(attention_mask.described(mask)), sizes),
                 *(factor, rule.seed, rule.threshold, rule.scale),
             )
             ctx.save_for_backward(query, key, value, marked)
-            out = torch.empty((*ctx.shape[:3], value.shape[2]), dtype=torch.float32, device="cpu")
+            out = torch.empty((*heads, query.shape[1], value.shape[2]), dtype=torch.float32, device="cpu")
             torch.bmm(weights, value, out=out.view(-1, *out.shape[2:]))
             return out
 
         @staticmethod
-        @torch.autograd.function.once_differentiable
+        @or_by_formula(_formula)
         def backward(ctx: Any, *gradients: Any) -> Any:
-            refuse_batched(f"{contract.ATTENTION_KERNEL}=torch", *gradients)
             query, key, value, marked = ctx.saved_tensors
             outer = gradients[0].flatten(0, 1)
             # The gradient of the weights. The kernel replaces it by the gradient of the scores.
@@ -71,11 +88,11 @@ def _function() -> Any:
                 *(marked.data_ptr(), scores.data_ptr(), weights.data_ptr()),
                 *(marked.shape[0] * marked.shape[1], marked.shape[2], ctx.factor, ctx.rule.scale),
             )
-            found = (
+            return (
                 torch.bmm(scores, key),
                 torch.bmm(scores.transpose(1, 2), query),
                 torch.bmm(weights.transpose(1, 2), outer),
+                *[None] * 4,
             )
-            return (*(each.unflatten(0, ctx.shape[:2]) for each in found), None, None, None)
 
     return Attention

@@ -1,7 +1,7 @@
 """The parts of a decoder's layer between its matrix products, each in one pass (kernels/decoder.cpp).
 
 Tensors are float32 or bfloat16, and contiguous except where noted. Everything is computed in float32, and each
-result is rounded once to its dtype. There are no second derivatives.
+result is rounded once to its dtype.
 """
 
 from __future__ import annotations
@@ -10,17 +10,15 @@ import ctypes
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
-from cpu_train_stack import contract
 from cpu_train_stack.operators import library
 from cpu_train_stack.operators.numbers import Numbers, numbers
 from cpu_train_stack.operators.recomputation import computable_again
-from cpu_train_stack.operators.transforms import refuse_batched
+from cpu_train_stack.operators.transforms import like, or_by_formula
 
 # As in kernels/decoder.cpp.
 _GROUP = 32
-_SETTING = f"{contract.NO_ADAPT}=decoder-layers"
 
 
 class _Norm(ctypes.Structure):
@@ -86,6 +84,18 @@ def rotated(states: Any, cosines: Any, sines: Any, dtype: Any) -> Any:
     return _Rotated.apply(states, cosines, sines, dtype)
 
 
+def _norm_formula(ctx: Any) -> Any:
+    total, weight, _inverses = ctx.saved_tensors
+    stream_dtype, added_dtype = ctx.dtypes
+
+    def norm(stream: Any, added: Any, weight: Any) -> Any:
+        summed = total.float() + stream.float() + (0 if added is None else added.float())
+        inverses = (summed.square().mean(-1, keepdim=True) + ctx.epsilon).rsqrt()
+        return summed.to(stream_dtype), (summed * inverses * weight.float()).to(ctx.dtype)
+
+    return norm, (like(total), None if added_dtype is None else like(total, added_dtype), weight)
+
+
 class _SumAndNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, stream: Any, added: Any, weight: Any, epsilon: float, dtype: Any) -> Any:
@@ -94,13 +104,13 @@ class _SumAndNorm(torch.autograd.Function):
         out, inverses = _norm(stream, weight, epsilon, dtype, None if added is None else added.contiguous(), total)
         ctx.save_for_backward(total, weight, inverses)
         ctx.dtypes = stream.dtype, None if added is None else added.dtype
+        ctx.epsilon, ctx.dtype = epsilon, dtype
         ctx.set_materialize_grads(False)
         return total, out
 
     @staticmethod
-    @once_differentiable
+    @or_by_formula(_norm_formula)
     def backward(ctx: Any, by_sum: Any, by_out: Any) -> Any:
-        refuse_batched(_SETTING, by_sum, by_out)
         total, weight, inverses = ctx.saved_tensors
         dtype, added_dtype = ctx.dtypes
         if by_out is None:
@@ -125,6 +135,13 @@ class _SumAndNorm(torch.autograd.Function):
         return by_stream, by_added, summed, None, None
 
 
+def _gate_formula(ctx: Any) -> Any:
+    def gated(gate: Any, up: Any) -> Any:
+        return (functional.silu(gate.float()) * up.float()).to(gate.dtype)
+
+    return gated, ctx.saved_tensors
+
+
 class _Gated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gate: Any, up: Any) -> Any:
@@ -132,9 +149,8 @@ class _Gated(torch.autograd.Function):
         return _gate(gate, up)
 
     @staticmethod
-    @once_differentiable
+    @or_by_formula(_gate_formula)
     def backward(ctx: Any, outer: Any) -> Any:
-        refuse_batched(_SETTING, outer)
         gate, up = ctx.saved_tensors
         outer = outer.contiguous()
         found = torch.empty_like(gate), torch.empty_like(up)
@@ -153,22 +169,30 @@ class _Add(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, outer: Any) -> Any:
         return outer, outer.to(ctx.dtype)
+
+
+def _rotation_formula(ctx: Any) -> Any:
+    cosines, sines = (angles.float()[:, None] for angles in ctx.saved_tensors)
+
+    def rotated(states: Any) -> Any:
+        first, second = states.float().chunk(2, -1)
+        return (states * cosines + torch.cat((-second, first), -1) * sines).to(ctx.out_dtype)
+
+    return rotated, (torch.zeros(ctx.shape, dtype=ctx.dtype, device="cpu", requires_grad=True),)
 
 
 class _Rotated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states: Any, cosines: Any, sines: Any, dtype: Any) -> Any:
         ctx.save_for_backward(cosines, sines)
-        ctx.dtype = states.dtype
+        ctx.dtype, ctx.shape, ctx.out_dtype = states.dtype, states.shape, dtype
         return _rotate(states, cosines, sines, dtype, is_inverse=False)
 
     @staticmethod
-    @once_differentiable
+    @or_by_formula(_rotation_formula)
     def backward(ctx: Any, outer: Any) -> Any:
-        refuse_batched(_SETTING, outer)
         outer = outer if outer.stride(3) == 1 else outer.contiguous()
         cosines, sines = ctx.saved_tensors
         return _rotate(outer, cosines, sines, ctx.dtype, is_inverse=True), None, None, None

@@ -1,6 +1,6 @@
 """The parts of an encoder's layer between its matrix products, each in one pass (kernels/encoder.cpp).
 
-Everything is computed in float32, and each result is rounded once to its dtype. There are no second derivatives.
+Everything is computed in float32, and each result is rounded once to its dtype.
 
 Under autocast, the products read the residual stream in bfloat16. A sum writes this copy too, and it is kept for
 the products that read the stream next. A stream that has changed since is cast again.
@@ -14,20 +14,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
+from torch.nn import functional
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from cpu_train_stack import contract
 from cpu_train_stack.operators import library
 from cpu_train_stack.operators.dropout import Rule
 from cpu_train_stack.operators.numbers import Numbers, numbers
 from cpu_train_stack.operators.recomputation import computable_again
-from cpu_train_stack.operators.transforms import refuse_batched
+from cpu_train_stack.operators.transforms import by_formula, like, or_by_formula
 
 # As in kernels/encoder.cpp.
 _LANES, _GROUP, _MOST = 16, 32, 8
 _NARROW = torch.bfloat16
-_SETTING = f"{contract.NO_ADAPT}=encoder-layers"
 
 
 class _Rule(ctypes.Structure):
@@ -100,9 +98,11 @@ def normed_sum(added: Any, stream: Any, rule: Rule | None, norm: Any, dtype: Any
     LayerNorm of one dimension, in float32. `dtype`: of the products that read the stream.
     """
     has_copy = dtype is _NARROW and not torch.is_inference_mode_enabled()
-    out, narrow, centred = _NormedSum.apply(added, stream, norm.weight, norm.bias, rule, norm.eps, has_copy)
+    out, narrow, centred, _inverses = _NormedSum.apply(
+        added, stream, norm.weight, norm.bias, rule, norm.eps, has_copy
+    )
     if narrow is not None:
-        again = _narrow, centred, norm.weight, norm.bias
+        again = _narrow, centred.detach(), norm.weight, norm.bias
         _KEPT.put(out, _Next(out._version, narrow=narrow, again=again))
     return out
 
@@ -136,6 +136,23 @@ def gelu(states: Any) -> Any:
     return computable_again(_Gelu.apply(states), _gelu, states)
 
 
+def _sum_formula(ctx: Any) -> Any:
+    """`centred` and `inverses` are results of the function, so that their graph leads to the inputs of the sum."""
+    centred, weight, inverses, kept = ctx.saved_tensors
+    features = weight.numel()
+    bits = (kept[..., None].int() >> torch.arange(_LANES, device="cpu")) & 1
+    factors = bits.flatten(1)[:, :features].view_as(centred) * ctx.rule.scale
+
+    def normed_sum(added: Any, stream: Any, weight: Any, bias: Any) -> Any:
+        summed = added.float() * factors + stream
+        values = centred / inverses[..., None] + summed - summed.mean(-1, keepdim=True)
+        again = (values.square().mean(-1) + ctx.epsilon).rsqrt()
+        normed = values * again[..., None]
+        return normed * weight + bias, None, normed, again
+
+    return normed_sum, (like(centred, ctx.dtype), like(centred), weight, like(weight))
+
+
 class _NormedSum(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -159,13 +176,16 @@ class _NormedSum(torch.autograd.Function):
         ctx.save_for_backward(centred, weight, inverses, kept)
         ctx.rule, ctx.dtype = described.rule, added.dtype
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(centred, *(() if narrow is None else (narrow,)))
-        return out, narrow, centred
+        ctx.epsilon = epsilon
+        if narrow is not None:
+            ctx.mark_non_differentiable(narrow)
+        return out, narrow, centred, inverses
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, by_out: Any, *_others: Any) -> Any:
-        refuse_batched(_SETTING, by_out)
+    @or_by_formula(_sum_formula)
+    def backward(ctx: Any, by_out: Any, by_narrow: Any, *by_others: Any) -> Any:
+        if any(each is not None for each in by_others):  # of a second derivative
+            return by_formula(ctx, _sum_formula, (by_out, by_narrow, *by_others))
         if by_out is None:
             return (None,) * 7
         centred, weight, inverses, kept = ctx.saved_tensors
@@ -195,17 +215,24 @@ class _NormedSum(torch.autograd.Function):
         return by_added, by_stream, by_weight, by_bias, None, None, None
 
 
+def _branches_formula(ctx: Any) -> Any:
+    def branches(stream: Any) -> Any:
+        return (stream, *[stream.to(_NARROW)] * ctx.count)
+
+    return branches, (torch.zeros(ctx.shape, dtype=torch.float32, device="cpu", requires_grad=True),)
+
+
 class _Branches(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, stream: Any, narrow: Any, count: int) -> Any:
         ctx.set_materialize_grads(False)
+        ctx.shape, ctx.count = stream.shape, count
         narrow = stream.to(_NARROW) if narrow is None else narrow
         return (stream.detach(), *(narrow.detach() for _ in range(count)))
 
     @staticmethod
-    @once_differentiable
+    @or_by_formula(_branches_formula)
     def backward(_ctx: Any, *gradients: Any) -> Any:
-        refuse_batched(_SETTING, *gradients)
         found = [each.contiguous() for each in gradients if each is not None]
         if not found:
             return None, None, None
@@ -216,6 +243,10 @@ class _Branches(torch.autograd.Function):
         return out, None, None
 
 
+def _gelu_formula(ctx: Any) -> Any:
+    return lambda states: functional.gelu(states.float()).to(_NARROW), ctx.saved_tensors
+
+
 class _Gelu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states: Any) -> Any:
@@ -223,9 +254,8 @@ class _Gelu(torch.autograd.Function):
         return _gelu(states)
 
     @staticmethod
-    @once_differentiable
+    @or_by_formula(_gelu_formula)
     def backward(ctx: Any, outer: Any) -> Any:
-        refuse_batched(_SETTING, outer)
         (states,) = ctx.saved_tensors
         outer, found = outer.contiguous(), torch.empty_like(states)
         library.library().gelu_backward(states.data_ptr(), outer.data_ptr(), found.data_ptr(), states.numel())

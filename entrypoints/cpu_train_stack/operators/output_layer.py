@@ -14,12 +14,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from cpu_train_stack import contract
 from cpu_train_stack.operators import bf16_products
-from cpu_train_stack.operators.transforms import refuse_batched
+from cpu_train_stack.operators.transforms import by_formula, or_by_formula
 
 IGNORED = -100  # the label of tokens without a loss, in torch and transformers
 # Memory of the scores of a group of tokens, in float32. More is faster: oneDNN packs the weights for each group.
@@ -148,6 +146,16 @@ def _group_size(words: int) -> int:
     return max(1, _BYTES // (4 * words))
 
 
+def _formula(ctx: Any) -> Any:
+    *inputs, labels = ctx.saved_tensors
+
+    def loss(states: Any, weight: Any, bias: Any) -> Any:
+        narrow = (None if tensor is None else tensor.to(states.dtype) for tensor in (weight, bias))
+        return functional.cross_entropy(functional.linear(states, *narrow).float(), labels, reduction="sum")
+
+    return loss, tuple(inputs)
+
+
 class _Loss(torch.autograd.Function):
     """The sum of the cross entropies of tokens, float32 scalar.
 
@@ -184,15 +192,15 @@ class _Loss(torch.autograd.Function):
             if gradients[1] is not None:
                 _add_product(gradients[1], shares.t(), group)
             begin += len(group)
+        ctx.save_for_backward(states, weight, bias, labels)
         ctx.gradients, ctx.has_labels = gradients, len(labels) > 0
         return loss
 
     @staticmethod
-    @once_differentiable
+    @or_by_formula(_formula)
     def backward(ctx: Any, scale: Any) -> Any:
-        refuse_batched(f"{contract.NO_ADAPT}=output-layer", scale)
-        if ctx.gradients is None:
-            raise RuntimeError("the gradient of the output layer can be used once (no retain_graph=True)")
+        if ctx.gradients is None:  # of an earlier backward pass, with retain_graph=True
+            return by_formula(ctx, _formula, (scale,))
         gradients, ctx.gradients = ctx.gradients, None
         # Without labels, the mean over tokens divides by zero: as in torch, the gradients are zeros, not NaN.
         scale = scale if ctx.has_labels else 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, Callable
 
 
@@ -44,10 +45,63 @@ def is_batched(*tensors: Any) -> bool:
     return any(check(each) for each in tensors if each is not None for check in checks if check is not None)
 
 
-def refuse_batched(setting: str, *gradients: Any) -> None:
-    """Raise RuntimeError in a backward pass for several gradients at once. `setting`: turns the kernel off."""
-    if is_batched(*gradients):
-        raise RuntimeError(
-            "this project's kernels compute one gradient at a time, not those of is_grads_batched or vmap: set "
-            f"{setting} to compute them with torch"
-        )
+def or_by_formula(formula: Callable[[Any], tuple[Callable[..., Any], tuple[Any, ...]]]) -> Callable[..., Any]:
+    """Decorates the backward pass of an autograd function, whose kernel computes gradients without a graph.
+
+    Where gradients need a graph (create_graph), and for several gradients at once, torch computes those of a
+    formula. `formula(ctx)` returns a function of torch's operators, and the tensors that it gets: one for each of
+    the first inputs, None where there is no gradient.
+    """
+
+    def decorate(backward: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(backward)
+        def computed(ctx: Any, *outer: Any) -> Any:
+            import torch
+
+            if torch.is_grad_enabled() or is_batched(*outer):
+                return by_formula(ctx, formula, outer)
+            return backward(ctx, *outer)
+
+        return computed
+
+    return decorate
+
+
+def by_formula(ctx: Any, formula: Callable[[Any], Any], outer: Sequence[Any]) -> tuple[Any, ...]:
+    """A gradient for each input, see `or_by_formula`. They have a graph if gradients are enabled.
+
+    A saved tensor without the right graph, such as an intermediate result, can be replaced by its value plus a
+    tensor of zeros, see `like`.
+    """
+    import torch
+
+    has_graph = torch.is_grad_enabled()
+    with torch.enable_grad():
+        function, tensors = formula(ctx)
+        # Views, because a tensor may be given twice.
+        inputs = [None if tensor is None else tensor.view_as(tensor) for tensor in tensors]
+        results = function(*inputs)
+        pairs = zip(results if isinstance(results, tuple) else (results,), outer)
+        known = [(result, each) for result, each in pairs if each is not None and result.requires_grad]
+        wanted = [
+            index for index, tensor in enumerate(inputs) if tensor is not None and ctx.needs_input_grad[index]
+        ]
+        found: list[Any] = [None] * len(ctx.needs_input_grad)
+        if known and wanted:
+            gradients = torch.autograd.grad(
+                [result for result, _ in known],
+                [inputs[index] for index in wanted],
+                [each for _, each in known],
+                create_graph=has_graph,
+                allow_unused=True,
+            )
+            for index, gradient in zip(wanted, gradients):
+                found[index] = gradient
+    return tuple(found)
+
+
+def like(tensor: Any, dtype: Any = None) -> Any:
+    """Zeros that stand for an input whose value a formula does not need."""
+    import torch
+
+    return torch.zeros(tensor.shape, dtype=dtype or tensor.dtype, device="cpu", requires_grad=True)

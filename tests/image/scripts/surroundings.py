@@ -110,29 +110,6 @@ def dropout_computes_several_gradients_at_once() -> None:
     assert torch.equal(torch.func.vmap(gradient)(outer), expected)
 
 
-def other_kernels_refuse_several_gradients_and_name_the_setting() -> None:
-    model = decoder_models.model_of("llama", adapter=True)
-    with torch.autocast("cpu", dtype=BF16):
-        states = model(input_ids=torch.arange(9)[None], output_hidden_states=True).hidden_states
-    wide = torch.randn(2, 2, 16, 16).requires_grad_()
-    narrow = wide.to(BF16)
-    weights = [one for one in model.parameters() if one.requires_grad]
-    for found, inputs, setting in (
-        (
-            functional.scaled_dot_product_attention(narrow, narrow, narrow, dropout_p=0.2),
-            wide,
-            "ATTENTION_KERNEL=",
-        ),
-        (states[-1], weights, "NO_ADAPT=decoder-layers"),
-    ):
-        outer, message = torch.ones(3, *found.shape, dtype=found.dtype), ""
-        try:
-            torch.autograd.grad(found, inputs, outer, is_grads_batched=True, retain_graph=True, allow_unused=True)
-        except RuntimeError as error:
-            message = str(error)
-        assert f"set CPU_TRAIN_STACK_{setting}" in message, message
-
-
 def everything_compiles_without_a_break() -> None:
     """Graphs are traced for autograd and then run operator by operator: the image has no compiler."""
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
@@ -197,7 +174,6 @@ for check in (
     the_output_layer_does_not_depend_on_the_default_dtype,
     decoders_are_torchs_under_autocast_to_float16,
     dropout_computes_several_gradients_at_once,
-    other_kernels_refuse_several_gradients_and_name_the_setting,
     everything_compiles_without_a_break,
     torch_jit_script_compiles_attention,
     hooks_of_an_adapters_parts_are_called,
