@@ -16,7 +16,6 @@ from cpu_train_stack.adapt.adaptation import Adaptation, Situation, Verdict, is_
 from cpu_train_stack.cli.import_hooks import after_import
 from cpu_train_stack.operators import library
 from cpu_train_stack.operators.bf16_products import autocast_dtype
-from cpu_train_stack.operators.transforms import unless_traced
 
 # transformers' module, and the prefix of its classes.
 _FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
@@ -62,7 +61,7 @@ def _layer_forward(original: Callable[..., Any], norm_class: type) -> Callable[.
             added = self.mlp(normed)
         return decoder.add(stream, added) if _can_add(stream, added) else stream + added
 
-    return functools.wraps(original)(unless_traced(forward, original))
+    return functools.wraps(original)(forward)
 
 
 def _can_add(stream: Any, added: Any) -> bool:
@@ -81,7 +80,7 @@ def _norm_forward(original: Callable[..., Any]) -> Callable[..., Any]:
         dtype = _promoted(hidden_states, self.weight)
         return decoder.norm(hidden_states, None, self.weight, self.variance_epsilon, dtype)[1]
 
-    return functools.wraps(original)(unless_traced(forward, original))
+    return functools.wraps(original)(forward)
 
 
 def _mlp_forward(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -102,7 +101,7 @@ def _mlp_forward(original: Callable[..., Any]) -> Callable[..., Any]:
                 return self.down_proj(product)
         return self.down_proj(self.act_fn(gate) * up)
 
-    return functools.wraps(original)(unless_traced(forward, original))
+    return functools.wraps(original)(forward)
 
 
 def _rotary(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,7 +115,7 @@ def _rotary(original: Callable[..., Any]) -> Callable[..., Any]:
         dtype = autocast_dtype()
         return tuple(decoder.rotated(states, cos, sin, dtype or _promoted(states, cos)) for states in (q, k))
 
-    return functools.wraps(original)(unless_traced(apply_rotary_pos_emb, original))
+    return functools.wraps(original)(apply_rotary_pos_emb)
 
 
 def _can_rotate(states: Any, cosines: Any, sines: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 from cpu_train_stack.adapt import padding
 from cpu_train_stack.operators import unpadded
-from cpu_train_stack.operators.transforms import is_traced
+from cpu_train_stack.operators.transforms import is_compiling, is_left_to_torch
 
 # Below this share of padding, joining the rows takes longer than computing the padding (docs/speed.md).
 _LEAST = 0.1
@@ -65,7 +65,7 @@ def replace(module: Any, name: str, change: Callable[..., Any]) -> None:
 
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **options: Any) -> Any:
-        if is_traced():
+        if is_compiling() or is_left_to_torch():
             return original(self, *args, **options)
         unchanged = functools.partial(original, self, *args, **options)
         return change(self, padding.given(signature, self, args, options), original, unchanged)

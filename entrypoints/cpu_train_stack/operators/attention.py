@@ -18,7 +18,7 @@ from cpu_train_stack.operators import attention_bf16, attention_fp32, attention_
 from cpu_train_stack.operators.attention_rule import Measured
 from cpu_train_stack.operators.bf16_products import computed_in
 from cpu_train_stack.operators.dropout import Rule, are_plain, draw_rule
-from cpu_train_stack.operators.transforms import is_traced, replace_attention, unless_traced
+from cpu_train_stack.operators.transforms import is_compiling, replace_attention, unless_traced
 
 # Arguments: query [batch, heads, queries, features], key and value [batch, heads, keys, features], mask
 # (attention_mask.readable) or None, whether attention is causal, the factor of the scores, the dropout rule.
@@ -150,7 +150,7 @@ def _is_faster_without(choice: Choice, dtype: Any, query: Any, key: Any, value: 
     import torch
 
     # A traced model may be for other machines.
-    if is_traced() or query.dim() != 4 or query.shape[2] < FEWEST_QUERIES:
+    if is_compiling() or query.dim() != 4 or query.shape[2] < FEWEST_QUERIES:
         return False
     chosen = dtype in choice.plain
     if chosen and choice.measured:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from cpu_train_stack.operators import library
-from cpu_train_stack.operators.transforms import is_batched
+from cpu_train_stack.operators.transforms import is_batched, is_compiling
 
 _KERNELS = {"torch.float32": "dropout_float32", "torch.bfloat16": "dropout_bfloat16"}
 # A random number has 16 bits.
@@ -55,6 +55,11 @@ def are_plain(*tensors: Any) -> bool:
     torch.func, and without a tangent (forward-mode differentiation)."""
     import torch
 
+    if is_compiling():  # torch's own transforms do not reach the operators in a graph
+        return all(
+            type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.device.type == "cpu"
+            for tensor in tensors
+        )
     active = getattr(torch._C, "_are_functorch_transforms_active", None)
     return not (active and active()) and all(map(_is_plain, tensors))
 

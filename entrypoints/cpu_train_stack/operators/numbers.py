@@ -10,7 +10,7 @@ import torch
 from cpu_train_stack.operators import library
 from cpu_train_stack.operators.bf16_products import autocast_dtype
 from cpu_train_stack.operators.dropout import are_plain
-from cpu_train_stack.operators.transforms import is_traced
+from cpu_train_stack.operators.transforms import is_left_to_torch
 
 _DTYPES = (torch.float32, torch.bfloat16)
 
@@ -37,5 +37,5 @@ def computable(*tensors: Any) -> bool:
         are_plain(*tensors)
         and all(tensor.dtype in _DTYPES and tensor.numel() for tensor in tensors)
         and autocast_dtype() in (None, *_DTYPES)
-        and not is_traced()
+        and not is_left_to_torch()
     )

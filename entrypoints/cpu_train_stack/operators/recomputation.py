@@ -14,6 +14,8 @@ from typing import Any, Callable
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
+from cpu_train_stack.operators.transforms import is_compiling
+
 _TORCH = torch._C._autograd
 _ATTRIBUTE = "_computed_again_by"
 
@@ -62,14 +64,20 @@ _ACTIVE = _Active()
 
 def computable_again(tensor: Any, compute: Callable[..., Any], *inputs: Any) -> Any:
     """The tensor. `compute` returns it again, with the same bits, from these tensors without their gradients."""
+    if is_compiling():
+        return tensor  # the compiler decides what is kept
     if tensor.requires_grad and torch.is_grad_enabled():
         setattr(tensor, _ATTRIBUTE, (tensor._version, compute, [_Version(each) for each in inputs]))
     return tensor
 
 
-@contextlib.contextmanager
-def not_kept(tensor: Any) -> Iterator[None]:
+def not_kept(tensor: Any) -> contextlib.AbstractContextManager[None]:
     """Autograd keeps no memory of this tensor inside the block, if it is `computable_again`."""
+    return contextlib.nullcontext() if is_compiling() else _not_kept(tensor)
+
+
+@contextlib.contextmanager
+def _not_kept(tensor: Any) -> Iterator[None]:
     version, *recipe = getattr(tensor, _ATTRIBUTE, (None,))
     if version is None or not torch.is_grad_enabled() or tensor._version != version:
         yield

@@ -7,21 +7,38 @@ from collections.abc import Sequence
 from typing import Any, Callable
 
 
-def is_traced() -> bool:
-    """Whether torch.compile or torch.jit reads the operators now, to compute them later or elsewhere."""
+def is_compiling() -> bool:
+    """Whether torch.compile or torch.export traces the operators now."""
     import torch
 
-    compiler = getattr(torch, "compiler", None)  # since 2.1
-    is_compiling = getattr(compiler, "is_compiling", None)  # since 2.3
-    return bool((is_compiling and is_compiling()) or torch.jit.is_tracing())
+    compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)  # since 2.3
+    return bool(compiling and compiling())
+
+
+def can_trace() -> bool:
+    """Whether torch can trace our operators."""
+    import torch
+
+    return hasattr(torch.library, "register_autograd") if hasattr(torch, "library") else False  # since 2.4
+
+
+def is_left_to_torch() -> bool:
+    """Whether torch records the operators for another process, which may not have ours, or cannot trace ours."""
+    import torch
+
+    if is_compiling():
+        exporting = getattr(torch.compiler, "is_exporting", None)  # since 2.7
+        return not can_trace() or bool(exporting and exporting())
+    return torch.jit.is_tracing()
 
 
 def unless_traced(changed: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Calls `original` while torch traces the function, otherwise `changed`: torch cannot trace our kernels."""
+    """Calls `original` while torch traces the function, otherwise `changed`."""
 
     @functools.wraps(changed)
     def function(*args: Any, **options: Any) -> Any:
-        return original(*args, **options) if is_traced() else changed(*args, **options)
+        is_traced = is_compiling() or is_left_to_torch()
+        return original(*args, **options) if is_traced else changed(*args, **options)
 
     return function
 
