@@ -16,7 +16,6 @@ from cpu_train_stack.adapt.adaptation import Adaptation, Situation, Verdict, is_
 from cpu_train_stack.cli.import_hooks import after_import
 from cpu_train_stack.operators import dropout
 from cpu_train_stack.operators.bf16_products import autocast_dtype
-from cpu_train_stack.operators.transforms import unless_traced
 
 # transformers' module, and the prefix of its classes.
 _FAMILIES = {
@@ -55,7 +54,7 @@ def _change_distilbert(module: Any) -> None:
 
 def _replace(owner: Any, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     original = owner.forward
-    owner.forward = functools.wraps(original)(unless_traced(change(original), original))
+    owner.forward = functools.wraps(original)(change(original))
 
 
 def _attention(
@@ -169,11 +168,10 @@ def _activated(stream: Any, layer: Any, activation: Any) -> Any:
     return activation(states)
 
 
-@functools.lru_cache(maxsize=1)
 def _gelu_class() -> type:
-    from transformers.activations import ACT2FN
+    from transformers.activations import GELUActivation
 
-    return type(ACT2FN["gelu"])
+    return GELUActivation
 
 
 def _normed_sum(added: Any, stream: Any, drop: Any, norm: Any) -> Any:

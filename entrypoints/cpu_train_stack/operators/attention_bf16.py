@@ -97,9 +97,9 @@ def float32_rows(
 
 @lru_cache(maxsize=2)
 def _function(kernel: str) -> Any:
-    """The autograd function. Tensors are [batch, heads, queries or keys, features], features contiguous; masks may broadcast.
+    """The autograd function. Tensors are [batch, heads, queries or keys, features] with contiguous features.
 
-    `kernel`: the KERNEL of the C functions attention_KERNEL_forward and _backward. Keys and values may have fewer
+    Masks may broadcast. `kernel`: of the C functions attention_KERNEL_forward and _backward. Keys and values may have fewer
     heads: consecutive heads of the query share one.
     """
     import torch

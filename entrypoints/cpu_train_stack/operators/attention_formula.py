@@ -1,4 +1,4 @@
-"""Attention by torch's operators, with the numbers of the kernels' dropout: for second derivatives (attention_bf16)."""
+"""Attention by torch's operators, with the numbers of the kernels' dropout, for second derivatives."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, factor:
 
 
 def _formula(ctx: Any) -> Any:
-    """The scores are those of the formula, shifted by constants to the logarithms of the kernel's probabilities."""
+    """The scores of the formula, shifted by constants to the logarithms of the kernel's probabilities."""
     query, key, value, marked = ctx.saved_tensors
     kept = (~marked.signbit()) * ctx.rule.scale
     logarithms = marked.abs().log()

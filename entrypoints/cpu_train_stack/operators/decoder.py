@@ -263,7 +263,8 @@ def _described(stream: Any, added: Any, total: Any, weight: Any, out: Any, inver
 
 
 NORM = Operator(
-    "norm(Tensor stream, Tensor? added, Tensor weight, float epsilon, ScalarType dtype) -> (Tensor, Tensor, Tensor)",
+    "norm(Tensor stream, Tensor? added, Tensor weight, float epsilon, ScalarType dtype) "
+    "-> (Tensor, Tensor, Tensor)",
     *(_norm, _save_norm, _norm_backward),
 )
 NORM_GRADIENTS = Operator(

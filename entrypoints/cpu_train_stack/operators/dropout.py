@@ -28,7 +28,7 @@ _libraries: list[Any] = []
 class Rule:
     """Drop an element if its number is less than `threshold`, and multiply the other elements by `scale`."""
 
-    seed: int
+    seed: Any
     threshold: int
 
     @property
@@ -46,6 +46,8 @@ def draw_rule(p: float) -> Rule | None:
     threshold = round(p * _NUMBERS) if SMALLEST_RATE <= p <= 1 else _NUMBERS  # not if p is NaN
     if threshold >= _NUMBERS:
         return None
+    if is_compiling():  # in a graph, the number does not exist yet
+        return Rule(torch.randint(-(2**63), 2**63 - 1, (), device="cpu"), threshold)
     seed = torch.empty((), dtype=torch.int64, device="cpu").random_(-(2**63), None)
     return Rule(int(seed) & (2**64 - 1), threshold)
 
