@@ -168,7 +168,7 @@ def _activated(stream: Any, layer: Any, activation: Any) -> Any:
     return activation(states)
 
 
-def _gelu_class() -> type:
+def _gelu_class() -> Any:
     from transformers.activations import GELUActivation
 
     return GELUActivation

@@ -18,7 +18,7 @@ from cpu_train_stack.cli.import_hooks import after_import
 from cpu_train_stack.operators.bf16_products import autocast_dtype
 from cpu_train_stack.operators.dropout import are_plain
 from cpu_train_stack.operators.four_bits import is_packed
-from cpu_train_stack.operators.transforms import unless_traced
+from cpu_train_stack.operators.transforms import is_compiling, is_left_to_torch
 
 # The weights that are stored in bf16 at present.
 _NARROWED: list[Any] = []
@@ -44,7 +44,9 @@ def _hook(kind: Any) -> None:
         from cpu_train_stack.operators.adapted_linear import adapted_linear
 
         name = _only_adapter(self)
-        if args or options or name is None or not are_plain(x):
+        # torch.compile cannot trace the conversion of weights in 4 bits.
+        is_ours = name is not None and not (is_compiling() and is_packed(self.get_base_layer().weight))
+        if args or options or not is_ours or is_left_to_torch() or not are_plain(x):
             with _fp32_weight(self.get_base_layer(), x):
                 return original(self, x, *args, **options)
         base, down, up = self.base_layer, self.lora_A[name].weight, self.lora_B[name].weight
@@ -71,7 +73,7 @@ def _hook(kind: Any) -> None:
         return merge(self, *args, **options)
 
     kind.merge = exact_merge
-    kind.forward = functools.wraps(original)(unless_traced(forward, original))
+    kind.forward = functools.wraps(original)(forward)
 
 
 @contextlib.contextmanager
@@ -128,7 +130,7 @@ def _hook_trainer(module: Any) -> None:
 
 def narrowed(trainer: Any) -> contextlib.AbstractContextManager[None]:
     """A Trainer's frozen weights are stored in bf16 inside the block, if it trains in bf16."""
-    is_alone = not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or trainer.args.torch_compile)
+    is_alone = not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled)
     return _narrow(trainer.model) if trainer.args.bf16 and is_alone else contextlib.nullcontext()
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from cpu_train_stack.operators import bf16_products, four_bits
-from cpu_train_stack.operators.transforms import like, or_by_formula
+from cpu_train_stack.operators.transforms import is_compiling, like, or_by_formula
 
 
 def adapted_linear(
@@ -27,8 +27,19 @@ def adapted_linear(
         # Outside of the function, whose results must not be views: a script may change them in place.
         rows = states.to(dtype).reshape(-1, states.shape[-1])
         inputs = None if dropped is None else dropped.reshape(-1, states.shape[-1])
-        found: torch.Tensor = _Adapted.apply(rows, inputs, weight, bias, down, up, scaling)
+        if is_compiling():  # which derives the backward pass, and decides what is kept
+            narrow = None if bias is None else bias.to(dtype)
+            found = _sum_of(rows, inputs, weight.to(dtype), narrow, down, up, scaling)
+            return found.view(*states.shape[:-1], found.shape[-1])
+        found = _Adapted.apply(rows, inputs, weight, bias, down, up, scaling)
     return found.view(*states.shape[:-1], found.shape[-1])
+
+
+def _sum_of(rows: Any, dropped: Any, weight: Any, bias: Any, down: Any, up: Any, scaling: float) -> Any:
+    """By torch's operators."""
+    dtype = rows.dtype
+    thin = (rows if dropped is None else dropped) @ down.to(dtype).t()
+    return torch.addmm(functional.linear(rows, weight, bias), thin, (up * scaling).to(dtype).t())
 
 
 def _formula(ctx: Any) -> Any:
@@ -37,8 +48,7 @@ def _formula(ctx: Any) -> Any:
     weight = four_bits.unpacked(ctx.packed, dtype) if weight is None else weight
 
     def adapted(rows: Any, dropped: Any, _weight: None, _bias: None, down: Any, up: Any) -> Any:
-        thin = (rows if dropped is None else dropped) @ down.to(dtype).t()
-        return functional.linear(rows, weight) + thin @ (up * ctx.scaling).to(dtype).t()
+        return _sum_of(rows, dropped, weight, None, down, up, ctx.scaling)
 
     # The function is linear in the rows: their values matter only as the adapter's input.
     given = (like(inputs), inputs) if ctx.has_dropped else (inputs, None)

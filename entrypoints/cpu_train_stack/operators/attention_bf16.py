@@ -99,8 +99,8 @@ def float32_rows(
 def _function(kernel: str) -> Any:
     """The autograd function. Tensors are [batch, heads, queries or keys, features] with contiguous features.
 
-    Masks may broadcast. `kernel`: of the C functions attention_KERNEL_forward and _backward. Keys and values may have fewer
-    heads: consecutive heads of the query share one.
+    Masks may broadcast. Keys and values may have fewer heads: consecutive heads of the query share one. `kernel`:
+    the KERNEL of the C functions attention_KERNEL_forward and _backward.
     """
     import torch
 

@@ -186,13 +186,13 @@ def _pointer(tensor: Any) -> Any:
 
 
 SUM = Operator(
-    "normed_sum(Tensor added, Tensor stream, Tensor weight, Tensor bias, Tensor? seed, int threshold, float epsilon, "
-    "bool has_copy) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "normed_sum(Tensor added, Tensor stream, Tensor weight, Tensor bias, Tensor? seed, int threshold, "
+    "float epsilon, bool has_copy) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     *(_sum, _save_sum, _sum_backward),
 )
 SUM_GRADIENTS = Operator(
-    "normed_sum_gradients(Tensor by_out, Tensor centred, Tensor weight, Tensor inverses, Tensor kept, int threshold, "
-    "ScalarType added_dtype, bool[] needs) -> (Tensor, Tensor, Tensor, Tensor)",
+    "normed_sum_gradients(Tensor by_out, Tensor centred, Tensor weight, Tensor inverses, Tensor kept, "
+    "int threshold, ScalarType added_dtype, bool[] needs) -> (Tensor, Tensor, Tensor, Tensor)",
     _sum_gradients,
 )
 GELU = Operator("gelu(Tensor states) -> Tensor", gelu_of, _save_gelu, _gelu_backward)

@@ -17,6 +17,7 @@ import torch
 from torch.nn import functional
 
 from cpu_train_stack.operators import bf16_products
+from cpu_train_stack.operators.registration import Operator, has_memory
 from cpu_train_stack.operators.transforms import by_formula, or_by_formula
 
 IGNORED = -100  # the label of tokens without a loss, in torch and transformers
@@ -39,6 +40,9 @@ class OutputLayer:
         """`shift`: a label belongs to the position before its token."""
         self._layer = layer
         self._shift = shift
+        self._scores_of: Any = None
+        # The same object in each step: torch.compile would compile another one again.
+        self._changed = self._forward
         self.labels: Any = None
         self.returned: Any = None
 
@@ -53,16 +57,9 @@ class OutputLayer:
 
         There, `labels` are these, and `returned` are the last sums.
         """
-        scores_of, own = self._layer.forward, vars(self._layer).get("forward")
-
-        def forward(states: torch.Tensor) -> torch.Tensor:
-            """`states`: [batch, tokens, features]. Computes scores if the labels are those of other tokens."""
-            if states.shape[:-1] != labels.shape:
-                return scores_of(states)
-            self.returned = self._sums(states, labels)
-            return self.returned
-
-        self._layer.forward = forward
+        own = vars(self._layer).get("forward")
+        self._scores_of = self._layer.forward
+        self._layer.forward = self._changed
         self.labels = labels
         try:
             yield
@@ -73,21 +70,25 @@ class OutputLayer:
                 self._layer.forward = own
             self.labels = self.returned = None
 
+    def _forward(self, states: torch.Tensor) -> torch.Tensor:
+        """`states`: [batch, tokens, features]. Computes scores if the labels are those of other tokens."""
+        if states.shape[:-1] != self.labels.shape:
+            return self._scores_of(states)  # type: ignore[no-any-return]
+        self.returned = self._sums(states, self.labels)
+        return self.returned
+
     def _sums(self, states: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         if self._shift:
             states, labels = states[:, :-1], labels[:, 1:]
-        is_kept = labels != IGNORED
-        layer = self._layer
+        weight, bias = self._layer.weight, self._layer.bias
         # As autocast would do, but products that are widened (bf16_products) need no rounding to bfloat16.
-        dtype = None if bf16_products.is_installed() else bf16_products.autocast_dtype()
-        kept = states[is_kept].to(dtype or layer.weight.dtype)
+        dtype = (None if bf16_products.is_installed() else bf16_products.autocast_dtype()) or weight.dtype
         with torch.autocast("cpu", enabled=False):
             if torch.is_grad_enabled():
-                loss = _Loss.apply(kept, layer.weight, layer.bias, labels[is_kept])
-                return torch.stack((loss, is_kept.sum().float(), _zeros()))[None]
-            found = _losses(kept, layer.weight, layer.bias, labels[is_kept])
-        rows = is_kept.nonzero()[:, 0]
-        return _zeros(len(labels), 3).index_add(0, rows, found)
+                needs = [each is not None and each.requires_grad for each in (states, weight, bias)]
+                loss, *_gradients = LOSS(states, weight, bias, labels, dtype, needs)
+                return torch.stack((loss, (labels != IGNORED).sum().float(), _zeros()))[None]
+            return LOSSES(states, weight, bias, labels, dtype)  # type: ignore[no-any-return]
 
 
 def output_layer_of(model: Any, shift: bool) -> OutputLayer | None:
@@ -146,65 +147,79 @@ def _group_size(words: int) -> int:
     return max(1, _BYTES // (4 * words))
 
 
-def _formula(ctx: Any) -> Any:
+def _loss(states: Any, weight: Any, bias: Any, labels: Any, dtype: Any, needs: Any) -> Any:
+    """The sum of the cross entropies of tokens, a float32 scalar, and its gradients.
+
+    `states`: [batch, tokens, features]; `weight`: [words, features] and `bias`: [words] or None, computed in
+    `dtype`; `labels`: int64 [batch, tokens]; `needs`: for which of the first three a gradient is computed.
+    """
+    loss = _zeros()
+    gradients = (
+        torch.zeros_like(states) if needs[0] else None,
+        _zeros(*weight.shape) if needs[1] else None,
+        _zeros(*bias.shape) if needs[2] else None,
+    )
+    if not has_memory(states):
+        return loss, *gradients
+    is_kept = labels != IGNORED
+    kept, narrow, narrow_bias = _narrow(states[is_kept], weight, bias, dtype)
+    by_kept = torch.empty_like(kept) if needs[0] else None
+    size, begin = _group_size(len(weight)), 0
+    for group, targets in zip(kept.split(size), labels[is_kept].split(size)):
+        scores = functional.linear(group, narrow, narrow_bias).float()
+        shares = scores.softmax(-1)
+        found = shares.gather(1, targets[:, None])
+        if bool((found > _SMALL).all()):
+            loss -= found.log().sum()
+        else:
+            loss += functional.cross_entropy(scores, targets, reduction="sum")
+        del scores
+        shares.scatter_(1, targets[:, None], found - 1)
+        if gradients[2] is not None:
+            gradients[2].add_(shares.sum(0))
+        shares = shares.to(dtype)
+        if by_kept is not None:
+            by_kept[begin : begin + len(group)] = shares @ narrow
+        if gradients[1] is not None:
+            _add_product(gradients[1], shares.t(), group)
+        begin += len(group)
+    if gradients[0] is not None and by_kept is not None:
+        gradients[0][is_kept] = by_kept.to(states.dtype)
+    return loss, *gradients
+
+
+def _save_loss(ctx: Any, inputs: Any, output: Any) -> None:
+    states, weight, bias, labels, ctx.dtype, ctx.needs = inputs
+    ctx.save_for_backward(states, weight, bias, labels)
+    ctx.gradients = output[1:]
+    ctx.mark_non_differentiable(*(each for each in output[1:] if each is not None))
+
+
+def _loss_formula(ctx: Any) -> Any:
     *inputs, labels = ctx.saved_tensors
+    is_kept = labels != IGNORED
 
     def loss(states: Any, weight: Any, bias: Any) -> Any:
-        narrow = (None if tensor is None else tensor.to(states.dtype) for tensor in (weight, bias))
-        return functional.cross_entropy(functional.linear(states, *narrow).float(), labels, reduction="sum")
+        scores = functional.linear(*_narrow(states[is_kept], weight, bias, ctx.dtype)).float()
+        return functional.cross_entropy(scores, labels[is_kept], reduction="sum")
 
     return loss, tuple(inputs)
 
 
-class _Loss(torch.autograd.Function):
-    """The sum of the cross entropies of tokens, float32 scalar.
+@or_by_formula(_loss_formula)
+def _loss_backward(ctx: Any, scale: Any, *_others: Any) -> Any:
+    if ctx.gradients is None:  # of an earlier backward pass, with retain_graph=True
+        return by_formula(ctx, _loss_formula, (scale,))
+    gradients, ctx.gradients = ctx.gradients, None
+    # Without labels, the mean over tokens divides by zero: as in torch, the gradients are zeros, not NaN.
+    scale = torch.where((ctx.saved_tensors[3] != IGNORED).any(), scale, 1.0)
+    multiply = torch.Tensor.mul_ if has_memory(scale) else torch.mul  # a graph may return the gradients too
+    scaled = (multiply(each, scale) if wanted else None for each, wanted in zip(gradients, ctx.needs))
+    return *scaled, None, None, None
 
-    `states`: [tokens, features]; `weight`: [words, features] and `bias`: [words] or None, which are computed in
-    the dtype of `states`; `labels`: int64 [tokens].
-    """
 
-    @staticmethod
-    def forward(ctx: Any, states: Any, weight: Any, bias: Any, labels: Any) -> Any:
-        by_states, by_weight, by_bias, _ = ctx.needs_input_grad
-        narrow, narrow_bias = weight.to(states.dtype), None if bias is None else bias.to(states.dtype)
-        loss = _zeros()
-        gradients = (
-            torch.empty_like(states) if by_states else None,
-            _zeros(*weight.shape) if by_weight else None,
-            _zeros(*bias.shape) if by_bias else None,
-        )
-        size, begin = _group_size(len(weight)), 0
-        for group, targets in zip(states.split(size), labels.split(size)):
-            scores = functional.linear(group, narrow, narrow_bias).float()
-            shares = scores.softmax(-1)
-            found = shares.gather(1, targets[:, None])
-            if bool((found > _SMALL).all()):
-                loss -= found.log().sum()
-            else:
-                loss += functional.cross_entropy(scores, targets, reduction="sum")
-            del scores
-            shares.scatter_(1, targets[:, None], found - 1)
-            if gradients[2] is not None:
-                gradients[2].add_(shares.sum(0))
-            shares = shares.to(states.dtype)
-            if gradients[0] is not None:
-                gradients[0][begin : begin + len(group)] = shares @ narrow
-            if gradients[1] is not None:
-                _add_product(gradients[1], shares.t(), group)
-            begin += len(group)
-        ctx.save_for_backward(states, weight, bias, labels)
-        ctx.gradients, ctx.has_labels = gradients, len(labels) > 0
-        return loss
-
-    @staticmethod
-    @or_by_formula(_formula)
-    def backward(ctx: Any, scale: Any) -> Any:
-        if ctx.gradients is None:  # of an earlier backward pass, with retain_graph=True
-            return by_formula(ctx, _formula, (scale,))
-        gradients, ctx.gradients = ctx.gradients, None
-        # Without labels, the mean over tokens divides by zero: as in torch, the gradients are zeros, not NaN.
-        scale = scale if ctx.has_labels else 1.0
-        return *(None if gradient is None else gradient.mul_(scale) for gradient in gradients), None
+def _narrow(states: Any, weight: Any, bias: Any, dtype: Any) -> Any:
+    return states.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
 
 
 def _zeros(*shape: int) -> torch.Tensor:
@@ -223,12 +238,24 @@ def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -
         rows.add_(part @ right)
 
 
-def _losses(states: Any, weight: Any, bias: Any, labels: Any) -> Any:
-    """The cross entropy of each token, a one, and whether its label has the highest score: float32 [tokens, 3]."""
-    narrow, narrow_bias = weight.to(states.dtype), None if bias is None else bias.to(states.dtype)
+def _losses(states: Any, weight: Any, bias: Any, labels: Any, dtype: Any) -> Any:
+    """The sums of each row (OutputLayer), float32 [rows, 3]."""
+    sums = _zeros(labels.shape[0], 3)
+    if not has_memory(states):
+        return sums
+    is_kept = labels != IGNORED
+    kept, narrow, narrow_bias = _narrow(states[is_kept], weight, bias, dtype)
     size, found = _group_size(len(weight)), [_zeros(0, 3)]
-    for group, targets in zip(states.split(size), labels.split(size)):
+    for group, targets in zip(kept.split(size), labels[is_kept].split(size)):
         scores = functional.linear(group, narrow, narrow_bias).float()
         losses = functional.cross_entropy(scores, targets, reduction="none")
         found.append(torch.stack((losses, torch.ones_like(losses), (scores.argmax(-1) == targets).float()), 1))
-    return torch.cat(found)
+    return sums.index_add(0, is_kept.nonzero()[:, 0], torch.cat(found))
+
+
+_INPUTS = "Tensor states, Tensor weight, Tensor? bias, Tensor labels, ScalarType dtype"
+LOSS = Operator(
+    f"output_layer({_INPUTS}, bool[] needs) -> (Tensor, Tensor, Tensor, Tensor)",
+    *(_loss, _save_loss, _loss_backward),
+)
+LOSSES = Operator(f"output_layer_of_rows({_INPUTS}) -> Tensor", _losses)

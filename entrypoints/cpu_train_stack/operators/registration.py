@@ -1,6 +1,6 @@
 """One description of an operator for both ways in which torch computes it.
 
-Eagerly, an operator is an autograd function, or a plain one: torch's dispatcher would cost more than a small kernel.
+Eagerly, an operator is an autograd function, or a plain one: torch's dispatcher would cost more than a kernel.
 Where torch traces a function (torch.compile), it is an operator of torch.library, which stays in the graph.
 """
 
@@ -35,8 +35,8 @@ class Operator:
     ) -> None:
         """`schema`: of torch.library, the name first. All results are tensors.
 
-        `compute`: gets the arguments, and computes the results; for tensors without memory, it allocates them only.
-        It may return an argument, or None: an operator in a graph then returns an empty tensor. `save(ctx,
+        `compute`: gets the arguments, and computes the results; without memory (`has_memory`), it allocates them
+        only. It may return an argument, or None: an operator in a graph then returns an empty tensor. `save(ctx,
         arguments, results)` and `backward(ctx, *gradients)`: as of an autograd function; None: without gradients.
         """
         self._compute = compute

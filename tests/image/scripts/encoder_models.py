@@ -166,12 +166,8 @@ def adapted_models() -> None:
     assert ours < 1.15 * torchs, (ours, torchs)
 
 
-def compiled_models() -> None:
+def models_of_torch_jit() -> None:
     model, batch = model_of(), batch_of()
-    expected = gradients(model, batch)[0]
-    with counted(0, 0, 0):
-        found = gradients(torch.compile(model, backend="eager"), batch)[0]
-    torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
     with torchs_own():
         expected = model(batch["input_ids"])
     traced = torch.jit.trace(model.eval(), batch["input_ids"], strict=False)
@@ -247,7 +243,7 @@ CHECKS = (
     dropped_models,
     recomputed_models,
     adapted_models,
-    compiled_models,
+    models_of_torch_jit,
     cached_models,
     hooked_models,
     kept_parts,
