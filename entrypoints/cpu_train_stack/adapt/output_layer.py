@@ -54,10 +54,11 @@ def _output_layer(trainer: Any, model: Any) -> tuple[Any, OutputLayer] | None:
 
     from cpu_train_stack.operators.output_layer import output_layer_of
 
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
     base = model.get_base_model() if hasattr(model, "get_base_model") else model  # peft's
     other_loss = trainer.label_smoother is not None or trainer.compute_loss_func is not None
     sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or hasattr(base, "set_reshard_after_forward")
-    if other_loss or sharded or trainer.args.torch_compile:
+    if other_loss or sharded:
         return None
     if getattr(base, "loss_function", None) is not ForCausalLMLoss:
         return None

@@ -179,7 +179,7 @@ def _stop_on_request(trainer: CpuTrainer) -> StopOnRequest | None:
 def _output_layer(setup: Setup) -> OutputLayer | None:
     """The output layer of a language model, None if torch computes all of its scores."""
     arguments, model, shift = setup.arguments, setup.loaded.model, setup.inputs.shift
-    differs = arguments.label_smoothing_factor or arguments.torch_compile or getattr(arguments, "use_ipex", False)
+    differs = arguments.label_smoothing_factor or getattr(arguments, "use_ipex", False)
     if shift is None or differs or adapted_output_layer.NAME in catalogue.switched_off(()):
         return None
     # Labels that are not words, and decoders whose tokens all have a label.
