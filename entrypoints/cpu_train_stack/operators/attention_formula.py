@@ -36,7 +36,8 @@ def _rows(query: Any, key: Any, value: Any, starts: list[int], causal: bool, fac
     for start, end in pairs:
         tokens, count = slice(start, end), end - start
         kept = _kept(heads * count, count, rule, start * heads * longest)
-        found.append(_attention(*(each[:, :, tokens] for each in (query, key, value)), None, causal, factor, kept))
+        row = query[:, :, tokens], key[:, :, tokens], value[:, :, tokens]
+        found.append(_attention(*row, None, causal, factor, kept))
     return torch.cat(found, 2)
 
 

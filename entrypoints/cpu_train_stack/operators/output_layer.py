@@ -73,7 +73,7 @@ class OutputLayer:
     def _forward(self, states: torch.Tensor) -> torch.Tensor:
         """`states`: [batch, tokens, features]. Computes scores if the labels are those of other tokens."""
         if states.shape[:-1] != self.labels.shape:
-            return self._scores_of(states)  # type: ignore[no-any-return]
+            return self._scores_of(states)
         self.returned = self._sums(states, self.labels)
         return self.returned
 
@@ -88,7 +88,7 @@ class OutputLayer:
                 needs = [each is not None and each.requires_grad for each in (states, weight, bias)]
                 loss, *_gradients = LOSS(states, weight, bias, labels, dtype, needs)
                 return torch.stack((loss, (labels != IGNORED).sum().float(), _zeros()))[None]
-            return LOSSES(states, weight, bias, labels, dtype)  # type: ignore[no-any-return]
+            return LOSSES(states, weight, bias, labels, dtype)
 
 
 def output_layer_of(model: Any, shift: bool) -> OutputLayer | None:

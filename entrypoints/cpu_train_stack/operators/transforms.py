@@ -19,7 +19,7 @@ def can_trace() -> bool:
     """Whether torch can trace our operators."""
     import torch
 
-    return hasattr(torch.library, "register_autograd") if hasattr(torch, "library") else False  # since 2.4
+    return hasattr(getattr(torch, "library", None), "register_autograd")  # since 2.4
 
 
 def is_left_to_torch() -> bool:
@@ -29,7 +29,7 @@ def is_left_to_torch() -> bool:
     if is_compiling():
         exporting = getattr(torch.compiler, "is_exporting", None)  # since 2.7
         return not can_trace() or bool(exporting and exporting())
-    return torch.jit.is_tracing()
+    return bool(torch.jit.is_tracing())
 
 
 def unless_traced(changed: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:

@@ -36,9 +36,9 @@ def operators() -> None:
     opcheck(encoder_operators.GELU.traced, (values(3, 33, dtype=BF16),))
     labels = _labels(torch.randint(0, 20, (2, 9)))
     for bias in (None, values(20)):
-        given = values(2, 9, 16), values(20, 16), bias
-        opcheck(output_layer.LOSS.traced, (*given, labels, FP32, [True, True, bias is not None]))
-        fixed = [None if one is None else one.detach() for one in given]
+        parts = values(2, 9, 16), values(20, 16), bias
+        opcheck(output_layer.LOSS.traced, (*parts, labels, FP32, [True, True, bias is not None]))
+        fixed = [None if one is None else one.detach() for one in parts]
         opcheck(output_layer.LOSSES.traced, (*fixed, labels, BF16))
 
 
@@ -94,7 +94,7 @@ def _compiled(model: Any, seen: set[str]) -> Any:
 def output_layers() -> None:
     """One graph for all steps, whatever the labels, with and without gradients."""
     model = decoder_models.model_of("llama")
-    output = output_layer.output_layer_of(model, shift=True)
+    output: Any = output_layer.output_layer_of(model, shift=True)
     counter = CompileCounterWithBackend("aot_eager")
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend=counter)
@@ -119,7 +119,8 @@ def trainers() -> None:
     for weight in first.parameters():
         weight.data = weight.data.bfloat16().float()
     rows = [{"input_ids": ids, "labels": _labels(ids[None])[0]} for ids in torch.randint(0, 50, (16, 9))]
-    losses, kept = [], []
+    losses: list[list[float]] = []
+    kept: list[set[Any]] = []
     for options in ({}, {"torch_compile": True, "torch_compile_backend": "aot_eager"}):
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()

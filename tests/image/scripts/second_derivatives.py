@@ -51,15 +51,15 @@ def attention_with_masks() -> None:
     kernels = attention.choose("avx512_bf16", widened=False).kernels
     for dtype, rule, heads, (mask, seen) in itertools.product(kernels, (RULE, NO_RULE), (4, 2), masks):
 
-        def ours(*given: Any, dtype: Any = dtype, rule: Any = rule, mask: Any = mask) -> Any:
+        def ours(q: Any, k: Any, v: Any, dtype: Any = dtype, rule: Any = rule, mask: Any = mask) -> Any:
             is_causal = isinstance(mask, str)
-            return kernels[dtype](*given, None if is_causal else mask, is_causal, 0.3, rule)
+            return kernels[dtype](q, k, v, None if is_causal else mask, is_causal, 0.3, rule)
 
         kept = _kept((2, 4, 7, 70), rule)
         inputs = [values(2, count, size, 16, dtype=dtype) for count, size in ((4, 7), (heads, 70), (heads, 70))]
 
-        def exact(*given: Any, seen: Any = seen, kept: Any = kept) -> Any:
-            return _attention(*given, seen, kept)
+        def exact(q: Any, k: Any, v: Any, seen: Any = seen, kept: Any = kept) -> Any:
+            return _attention(q, k, v, seen, kept)
 
         check(ours, exact, *inputs, tolerance=2e-5 if dtype is FP32 else 4e-2)
 
@@ -72,10 +72,11 @@ def attention_of_rows_end_to_end() -> None:
         def ours(*given: Any, dtype: Any = dtype, rule: Any = rule, is_causal: bool = is_causal) -> Any:
             return joined[dtype](*given, None, is_causal, 0.3, rule, starts)
 
-        def exact(*given: Any, rule: Any = rule, is_causal: bool = is_causal) -> Any:
+        def exact(q: Any, k: Any, v: Any, rule: Any = rule, is_causal: bool = is_causal) -> Any:
             found = []
             for start, end in itertools.pairwise(starts.tolist()):
-                row, size = [one[:, :, start:end] for one in given], end - start
+                tokens, size = slice(start, end), end - start
+                row = q[:, :, tokens], k[:, :, tokens], v[:, :, tokens]
                 seen = torch.ones(size, size, dtype=torch.bool)
                 kept = _kept((1, 4, size, size), rule, start * 4 * longest)
                 found.append(_attention(*row, seen.tril() if is_causal else seen, kept))
