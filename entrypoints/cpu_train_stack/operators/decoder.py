@@ -118,6 +118,7 @@ def _save_norm(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.save_for_backward(stream.contiguous() if added is None else total, weight, inverses)
     ctx.dtypes = stream.dtype, None if added is None else added.dtype
     ctx.epsilon, ctx.dtype = epsilon, dtype
+    ctx.mark_non_differentiable(inverses)
     ctx.set_materialize_grads(False)
 
 
