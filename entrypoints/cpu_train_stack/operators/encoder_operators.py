@@ -104,7 +104,8 @@ def _sum_backward(ctx: Any, by_out: Any, by_narrow: Any, by_centred: Any, by_inv
     if by_out is None:
         return (None,) * 8
     needs = list(ctx.needs_input_grad[:4])
-    found = SUM_GRADIENTS(by_out, *ctx.saved_tensors, ctx.threshold, ctx.added_dtype, needs)
+    *found, sums = SUM_GRADIENTS(by_out, *ctx.saved_tensors, ctx.threshold, ctx.added_dtype, needs)
+    found += (None, None) if sums is None or not sums.numel() else sums.unbind()
     return (*(gradient if wanted else None for gradient, wanted in zip(found, needs)), *[None] * 4)
 
 
@@ -118,7 +119,7 @@ def _sum_gradients(
     added_dtype: Any,
     needs: list[bool],
 ) -> Any:
-    """By what is added, the stream, the weight and the bias. `needs`: which of them."""
+    """By what is added, the stream, and the weight and the bias in one tensor. `needs`: which of them."""
     features, rows = weight.numel(), inverses.numel()
     by_out = by_out.contiguous()
     by_added = torch.empty_like(centred, dtype=added_dtype) if needs[0] else None
@@ -141,7 +142,7 @@ def _sum_gradients(
             *map(_pointer, (by_stream, *(sums if sums is not None else (None, None)))),
         )
         library.library().sum_backward(ctypes.byref(described), ctypes.byref(gradients))
-    return by_added, by_stream, *((None, None) if sums is None else (sums[0].sum(0), sums[1].sum(0)))
+    return by_added, by_stream, None if sums is None else sums.sum(1)
 
 
 def _save_gelu(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ARG001 - torch's signature
@@ -192,7 +193,7 @@ SUM = Operator(
 )
 SUM_GRADIENTS = Operator(
     "normed_sum_gradients(Tensor by_out, Tensor centred, Tensor weight, Tensor inverses, Tensor kept, "
-    "int threshold, ScalarType added_dtype, bool[] needs) -> (Tensor, Tensor, Tensor, Tensor)",
+    "int threshold, ScalarType added_dtype, bool[] needs) -> (Tensor, Tensor, Tensor)",
     _sum_gradients,
 )
 GELU = Operator("gelu(Tensor states) -> Tensor", gelu_of, _save_gelu, _gelu_backward)

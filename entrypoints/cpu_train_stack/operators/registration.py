@@ -15,6 +15,7 @@ from cpu_train_stack.operators.transforms import can_trace, is_compiling
 _NAMESPACE = "cpu_train_stack"
 # The registrations last as long as this object. None if this torch cannot trace operators.
 _LIBRARY = torch.library.Library(_NAMESPACE, "FRAGMENT") if can_trace() else None
+_is_compiling = torch.compiler.is_compiling if can_trace() else is_compiling
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -53,7 +54,7 @@ class Operator:
         self.traced = getattr(getattr(torch.ops, _NAMESPACE), schema[: schema.index("(")]).default
 
     def __call__(self, first: Any, *others: Any) -> Any:
-        if self.traced is not None and (is_compiling() or not has_memory(first)):
+        if self.traced is not None and (_is_compiling() or not has_memory(first)):
             return self.traced(first, *others)
         return self._apply(first, *others)
 
