@@ -28,7 +28,15 @@ from cpu_train_stack import contract
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.cli.interpreter import python_command
 from cpu_train_stack.cli.say import say
-from cpu_train_stack.launch.failures import Failure, failed_rank, first_failure, for_records, report
+from cpu_train_stack.launch.failures import (
+    Failure,
+    failed_rank,
+    first_failure,
+    for_records,
+    keep_hangup_ignored,
+    report,
+    report_signal,
+)
 from cpu_train_stack.launch.options import Launch, parse
 from cpu_train_stack.machine import network, processes, topology
 from cpu_train_stack.machine.cgroups import OutOfMemoryKills
@@ -95,6 +103,7 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
         for name, logger in logging.root.manager.loggerDict.items():
             if name.startswith("torch.distributed") and isinstance(logger, logging.Logger):
                 logger.setLevel(logging.CRITICAL + 1)
+    keep_hangup_ignored()
     kills = OutOfMemoryKills()
 
     def describe_restart(failures: Failures) -> str:
@@ -123,7 +132,9 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
             shutdown_timeout=STOP_SECONDS,
             **_rendezvous(options, node),
         )
-        first, *rest = python_command("cpu_train_stack", list(options.command))
+        # torchrun replaces macros such as $local_rank in the arguments. Two dollar signs stand for one.
+        command = [word.replace("$", "$$") for word in options.command]
+        first, *rest = python_command("cpu_train_stack", command)
         processes.report_stopped_ranks(_node_name(options))
         try:
             api.elastic_launch(config, first)(*rest)
@@ -133,7 +144,7 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
             return report(found)
         except SignalException as error:
             recorded.record([Failed(0, signal.Signals(error.sigval).name, time.time(), "stop")])
-            return 128 + int(error.sigval)
+            return report_signal(error.sigval)
         except (RuntimeError, TimeoutError, RendezvousError) as error:  # TimeoutError: torch 2.0 and older
             raise UsageError(explain(error, node, options.timeout_seconds)) from error
     return 0

@@ -1,10 +1,11 @@
-"""Failed ranks and lost nodes: which failure caused the others, and the launcher's line about it. Torch-free."""
+"""What ends a job: which failed rank or lost node caused the others, or a signal, and the line about it. Torch-free."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from cpu_train_stack.cli.say import say
 from cpu_train_stack.records.writer import Failed
@@ -81,3 +82,25 @@ def report(failures: Iterable[Failure]) -> int:
     if not cause.printed:
         say(cause.text)
     return cause.exit_code
+
+
+def report_signal(number: int) -> int:
+    """Print the line of a launcher that a signal has stopped. Returns the exit code, as a shell reports it."""
+    exit_code, how = how_it_ended(-number)
+    say(f"the job {how.replace('killed', 'stopped')}")
+    return exit_code
+
+
+def keep_hangup_ignored() -> None:
+    """If SIGHUP is ignored, as under nohup, let no library of this process set a handler: torchrun's agent does.
+
+    A handler would also let the signal end the ranks. They inherit that a signal is ignored, but no handler.
+    """
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        return
+    set_handler = signal.signal
+
+    def set_others(number: int, handler: Any) -> Any:
+        return signal.SIG_IGN if number == signal.SIGHUP else set_handler(number, handler)
+
+    signal.signal = set_others

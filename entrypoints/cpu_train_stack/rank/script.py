@@ -11,7 +11,7 @@ import argparse
 import runpy
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cpu_train_stack import contract
@@ -31,7 +31,10 @@ from cpu_train_stack.placement.detect import DistributedEnvironment
 
 @dataclass(frozen=True)
 class Script:
-    """`run`'s command line. `target`: a file, or a module's name if `is_module`; None only with `explain`."""
+    """`run`'s command line. `words`: a file, or a module's name if `is_module`, and its own arguments.
+
+    One field for both: argparse would take a `--` behind the script for its own.
+    """
 
     backend: str = option("--backend", "backend of the process group (default: %(default)s)", default_backend())
     timeout_seconds: float = duration("--timeout", "time limit of each collective", DEFAULT_TIMEOUT_SECONDS)
@@ -46,8 +49,19 @@ class Script:
         action="append", metavar="NAME",
     )  # fmt: skip
     is_module: bool = option("-m", "run a module instead of a file", False)
-    target: str | None = option("", "the script or the module", nargs="?", metavar="SCRIPT.py|MODULE")
-    arguments: tuple[str, ...] = option("", "the script's own arguments", nargs=argparse.REMAINDER, metavar="ARGS")
+    words: tuple[str, ...] = option(
+        "", "the script or the module, and its own arguments", nargs=argparse.REMAINDER,
+        metavar="SCRIPT.py|MODULE ARGS",
+    )  # fmt: skip
+
+    @property
+    def target(self) -> str:
+        """The file or the module. Empty only with `explain`."""
+        return self.words[0] if self.words else ""
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return self.words[1:]
 
     def is_plain(self, environment: DistributedEnvironment) -> bool:
         """Whether the script sees a plain process, without a process group until the script needs one."""
@@ -61,14 +75,13 @@ class Script:
             self.arguments, catalogue.versions(), self.backend, environment.rank, environment.world_size
         )
         catalogue.install(situation, catalogue.switched_off(self.no_adapt, self.adapt))
-        target = self.target or ""
-        sys.argv = [target, *self.arguments]
+        sys.argv = [*self.words]
         if self.is_module:  # runpy replaces the first argument by the module's file
             sys.path.insert(0, str(Path.cwd()))
-            _run_module(target)
+            _run_module(self.target)
         else:
-            sys.path.insert(0, str(Path(target).resolve().parent))
-            runpy.run_path(target, run_name="__main__")
+            sys.path.insert(0, str(Path(self.target).resolve().parent))
+            runpy.run_path(self.target, run_name="__main__")
         return 0
 
 
@@ -76,7 +89,9 @@ def parse(argv: Sequence[str]) -> Script:
     """Parse `run`'s own options, which precede the script. Raises UsageError."""
     usage = "[options] SCRIPT.py ARGS... | run [options] -m MODULE ARGS..."
     script = parse_options(Script, argv, "run", "Run a Python script or module as one rank.", usage)
-    if script.target is None and not script.explain:
+    if script.words[:1] == ("--",):
+        script = replace(script, words=script.words[1:])
+    if not script.words and not script.explain:
         raise UsageError("run: no script, expected run [options] SCRIPT.py ARGS... (or -m MODULE ARGS...)")
     return script
 
@@ -85,8 +100,8 @@ def prepare(argv: Sequence[str]) -> Script:
     """Parse the command line, and check that the script and the adaptations exist. Raises UsageError."""
     script = parse(argv)
     catalogue.switched_off(script.no_adapt, script.adapt)
-    if not script.is_module and not Path(script.target or "").is_file():
-        raise UsageError(f"run: {script.target or ''!r} is not a file, expected a Python script (or -m MODULE)")
+    if not script.is_module and not Path(script.target).is_file():
+        raise UsageError(f"run: {script.target!r} is not a file, expected a Python script (or -m MODULE)")
     return script
 
 

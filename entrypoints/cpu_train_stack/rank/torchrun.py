@@ -37,7 +37,7 @@ def start() -> None:
 def _words(file: str) -> list[str]:
     """The words of a file of /proc; empty for a process outside the container, or of another user."""
     try:
-        return (Path("/proc") / file).read_bytes().decode("utf-8", "surrogateescape").split("\0")[:-1]
+        return os.fsdecode((Path("/proc") / file).read_bytes()).split("\0")[:-1]
     except OSError:
         return []
 

@@ -32,6 +32,7 @@ from cpu_train_stack.cli.options import (
     positive_integer,
     remaining_command,
 )
+from cpu_train_stack.launch.failures import report_signal
 from cpu_train_stack.launch.mpi import hostfile, hydra, ssh, ssh_user
 from cpu_train_stack.launch.mpi.job import Job, Signals
 from cpu_train_stack.launch.mpi.sessions import Nodes
@@ -106,7 +107,7 @@ def main(argv: list[str]) -> int:
         stack.callback(nodes.close)
         nodes.open(options.timeout_seconds, interrupted=lambda: signals.number != 0)
         if signals.number:
-            return 128 + signals.number
+            return report_signal(signals.number)
         environ = {**hydra.environ(environ, options.hosts, config), contract.WATCH: folder}
         return Job(_start(options, hosts, environ), nodes, signals).until_end()
 

@@ -12,7 +12,7 @@ from types import FrameType
 
 from cpu_train_stack import contract
 from cpu_train_stack.cli.say import say
-from cpu_train_stack.launch.failures import Failure, failed_rank, how_it_ended, report
+from cpu_train_stack.launch.failures import Failure, failed_rank, how_it_ended, report, report_signal
 from cpu_train_stack.launch.mpi import ssh
 from cpu_train_stack.launch.mpi.sessions import Event, Nodes
 from cpu_train_stack.machine import processes
@@ -31,17 +31,22 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Signals:
-    """While entered, `number` is the first signal that stopped this launcher, 0 before."""
+    """While entered, `number` is the first signal that stopped this launcher, 0 before.
+
+    An ignored SIGHUP stays ignored: nohup ignores it.
+    """
 
     number = 0
 
     def __enter__(self) -> Signals:
-        for number in _SIGNALS:
+        hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        self._handled = [number for number in _SIGNALS if number != signal.SIGHUP or not hangup_ignored]
+        for number in self._handled:
             signal.signal(number, self._note)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number in _SIGNALS:
+        for number in self._handled:
             signal.signal(number, signal.SIG_DFL)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
@@ -74,7 +79,7 @@ class Job:
         while self._take(timeout=0.0):
             pass
         if interrupted:
-            return 128 + interrupted
+            return report_signal(interrupted)
         if not self._failures and self._process.returncode:
             exit_code, how = how_it_ended(self._process.returncode)
             self._failures.append(Failure(f"mpirun {how}", exit_code))
