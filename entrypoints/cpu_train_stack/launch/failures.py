@@ -1,4 +1,4 @@
-"""What ends a job: which failed rank or lost node caused the others, or a signal, and the line about it. Torch-free."""
+"""What ends a job, and the launcher's line about it: the first failed rank or lost node, or a signal. Torch-free."""
 
 from __future__ import annotations
 
@@ -98,9 +98,9 @@ def keep_hangup_ignored() -> None:
     """
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         return
-    set_handler = signal.signal
+    set_handler: Any = signal.signal
 
     def set_others(number: int, handler: Any) -> Any:
         return signal.SIG_IGN if number == signal.SIGHUP else set_handler(number, handler)
 
-    signal.signal = set_others
+    vars(signal)["signal"] = set_others

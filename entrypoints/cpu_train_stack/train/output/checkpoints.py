@@ -13,9 +13,7 @@ import json
 import os
 import re
 import shutil
-import struct
 import tempfile
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,10 +21,9 @@ from typing import Any
 from cpu_train_stack.cli.errors import FULL_DISK, UsageError, one_line
 from cpu_train_stack.cli.say import say
 from cpu_train_stack.train.model import adapters
+from cpu_train_stack.train.output.integrity import RANDOM_STATES, fault, is_complete_safetensors, read_json
 
 _NAME = re.compile(r"checkpoint-(\d+)")
-_WEIGHTS = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
 _LABELS = ("id2label",)
 # In the output folder: a rename works only within one file system.
 _STAGING = ".unfinished"
@@ -48,42 +45,20 @@ def all_in(output: Path) -> list[Path]:
     return sorted((path for path in output.iterdir() if path.is_dir() and step_of(path) >= 0), key=step_of)
 
 
-def fault(path: Path) -> str | None:
-    """The first missing or broken part of a checkpoint, None if the checkpoint is complete."""
-    if not path.is_dir():
-        return "the folder does not exist"
-    state = _json(path / "trainer_state.json")
-    if state is None or "global_step" not in state:
-        return "trainer_state.json is missing or broken"
-    index = _json(path / _INDEX)
-    shards = (
-        sorted(set(index.get("weight_map", {}).values()))
-        if index
-        else [adapters.WEIGHTS[0] if adapters.is_adapter(path) else _WEIGHTS]
-    )
-    for shard in shards:
-        if not _is_complete_safetensors(path / shard):
-            return f"{shard} is missing or broken"
-    for name in ("optimizer.pt", "scheduler.pt"):
-        if not zipfile.is_zipfile(path / name):
-            return f"{name} is missing or broken"
-    return None
-
-
-def last_complete(output: Path) -> tuple[Path | None, list[str]]:
-    """The newest complete checkpoint, and one note for each newer incomplete checkpoint."""
+def last_complete(output: Path, thorough: bool = False) -> tuple[Path | None, list[str]]:
+    """The newest complete checkpoint, and one note for each newer incomplete one. `thorough`: see `fault`."""
     notes: list[str] = []
     for path in reversed(all_in(output)):
-        found = fault(path)
+        found = fault(path, thorough)
         if found is None:
             return path, notes
         notes.append(f"{path.name} is skipped: {found}")
     return None, notes
 
 
-def check(path: Path) -> None:
-    """Raise UsageError if training cannot resume from the checkpoint."""
-    found = fault(path)
+def check(path: Path, thorough: bool = False) -> None:
+    """Raise UsageError if training cannot resume from the checkpoint. `thorough`: see `fault`."""
+    found = fault(path, thorough)
     if found is not None:
         raise UsageError(f"--resume_from_checkpoint '{path}': {found}, expected a complete checkpoint folder")
 
@@ -101,9 +76,7 @@ def check_same_model(path: Path, config: dict[str, Any], adapter: bool = False) 
         )
     config = {**config.get("text_config", {}), **config}
     # An adapter has a configuration if its labels have names. peft checks the shapes when it loads the weights.
-    saved = (
-        (_json(path / "config.json") or {}) if adapter else json.loads((path / "config.json").read_text("utf-8"))
-    )
+    saved = read_json(path / "config.json") or {}
     saved = {**saved.get("text_config", {}), **saved}
     for name in _LABELS if adapter else ("model_type", "hidden_size", "num_hidden_layers", "vocab_size", *_LABELS):
         # A multimodal model has some of these for its text alone. JSON turns the numbers of labels into strings.
@@ -117,7 +90,7 @@ def check_same_model(path: Path, config: dict[str, Any], adapter: bool = False) 
 
 def world_size_of(path: Path) -> int:
     """The number of ranks that wrote their random states into the checkpoint."""
-    return len(list(path.glob("rng_state*.pth")))
+    return len(list(path.glob(RANDOM_STATES)))
 
 
 def staging_folder(output: Path) -> Path:
@@ -202,7 +175,7 @@ def full_disk_error(output: Path, what: str, error: Exception, then: str | None 
     if not is_full:
         return None
     for path in output.glob("*.safetensors"):
-        if not _is_complete_safetensors(path):
+        if not is_complete_safetensors(path):
             path.unlink()
     last, _ = last_complete(output)
     if then is None and last is not None:
@@ -223,31 +196,6 @@ def _is_full(folder: Path) -> bool:
     except OSError as error:
         return error.errno in FULL_DISK
     return False
-
-
-def _is_complete_safetensors(path: Path) -> bool:
-    """Whether the file has the length that its header states.
-
-    Format: 8 bytes header length, little endian; the header as JSON with data_offsets; the data.
-    """
-    try:
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            if length > path.stat().st_size:
-                return False
-            header = json.loads(file.read(length))
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-        return path.stat().st_size == 8 + int(length) + max(map(int, ends), default=0)
-    except (OSError, struct.error, ValueError, KeyError, TypeError, AttributeError):
-        return False
-
-
-def _json(path: Path) -> dict[str, Any] | None:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return document if isinstance(document, dict) else None
 
 
 def _flush(path: Path) -> None:

@@ -17,7 +17,7 @@ from cpu_train_stack.cli.errors import FULL_DISK, UsageError
 from cpu_train_stack.machine import files
 from cpu_train_stack.records import origin
 from cpu_train_stack.train.model import adapters
-from cpu_train_stack.train.output import checkpoints
+from cpu_train_stack.train.output import checkpoints, integrity
 
 RESULT = "result.json"
 # The files of full weights.
@@ -76,7 +76,7 @@ def choose_start(
     word = "false" if resume is None else resume.lower()
     from_last = word in ("true", "yes", "1")
     path = None if from_last or resume is None or word in ("false", "no", "0") else Path(resume)
-    last, skipped = checkpoints.last_complete(folder)
+    last, skipped = checkpoints.last_complete(folder, thorough=True)
     is_restart = bool(_owners(folder) & {job for job in jobs if job})
     notes = skipped if is_restart or from_last else []
     if is_restart:
@@ -87,7 +87,7 @@ def choose_start(
     elif not overwrite and not from_last:
         _refuse_another_run(folder, path, trains)
     if path is not None:
-        checkpoints.check(path)
+        checkpoints.check(path, thorough=True)
     if from_last:
         path = last
         if last is None:
@@ -121,7 +121,7 @@ def _refuse_another_run(folder: Path, checkpoint: Path | None, trains: bool) -> 
             )
         return
     step = checkpoints.step_of(checkpoint)
-    later = [path.name for path in present if checkpoints.step_of(path) > step and not checkpoints.fault(path)]
+    later = [path.name for path in present if checkpoints.step_of(path) > step and not integrity.fault(path)]
     if later:
         raise UsageError(
             f"--output_dir '{folder}' holds {', '.join(later)}, later than --resume_from_checkpoint "

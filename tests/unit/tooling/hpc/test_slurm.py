@@ -1,7 +1,9 @@
 """./inv manifest slurm: a batch script that bash accepts, and options that Slurm does not."""
 
+import os
 import shlex
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,6 +38,16 @@ def srun(text: str) -> list[str]:
 )
 def test_bash_accepts_the_script(changes: dict[str, Any]) -> None:
     subprocess.run(["bash", "-n", "-c", script(**changes)], check=True, capture_output=True, timeout=30)
+
+
+def test_the_shell_passes_the_arguments_to_srun_byte_for_byte(tmp_path: Path) -> None:
+    words = ("train", "$$", "$HOME", "${rank}", "a b", "'\"", "new\nline", "*", "~", "", "{x}", "--", "\\", "`id`")
+    (tmp_path / "srun").write_text("#!/bin/sh\nfor word; do printf '%s\\0' \"$word\"; done\n")
+    (tmp_path / "srun").chmod(0o755)
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}
+    argv = ["bash", "-c", script(command=words)]
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=30, check=True)
+    assert tuple(done.stdout.split("\0")[:-1])[-len(words) :] == words
 
 
 def test_the_directives_follow_from_the_options() -> None:

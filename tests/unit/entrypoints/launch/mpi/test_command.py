@@ -154,6 +154,6 @@ def test_a_signal_ends_the_launch_while_it_waits_for_nodes(tmp_path: Path, numbe
         left = [pid for pid in pids if processes.state(pid) not in ("", "Z")]
         for pid in left:
             os.kill(pid, signal.SIGKILL)
-    assert (launched.returncode, said) == (128 + number, "")
+    assert (launched.returncode, said.count("\n"), number.name in said) == (128 + number, 1, True), said
     assert not left, "a session outlives the launcher"
     assert not list(tmp_path.glob("keys-*")), "the copies of the keys are left"

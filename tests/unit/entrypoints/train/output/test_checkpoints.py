@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from cpu_train_stack.cli.errors import UsageError
-from cpu_train_stack.train.output import checkpoints
+from cpu_train_stack.train.output import checkpoints, integrity
 from cpu_train_stack.train.output import folder as output
 
 
@@ -27,14 +27,20 @@ def safetensors(path: Path, size: int = 16) -> None:
     path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(size))
 
 
+def archived(path: Path, *names: str) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names:
+            archive.writestr(name, b"0" * 100)
+
+
 def complete(folder: Path, step: int) -> Path:
     path = folder / f"checkpoint-{step}"
     path.mkdir(parents=True)
     safetensors(path / "model.safetensors")
-    for name in ("optimizer.pt", "scheduler.pt"):
-        with zipfile.ZipFile(path / name, "w") as archive:
-            archive.writestr("data", b"0" * 100)
-    (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state_0.pth", "rng_state_1.pth"):
+        archived(path / name, "archive/data.pkl", "archive/data/0")
+    (path / "config.json").write_text('{"model_type": "bert"}')
+    (path / "trainer_state.json").write_text(json.dumps({"global_step": step, "epoch": 0.5, "max_steps": 9}))
     return path
 
 
@@ -44,6 +50,12 @@ def incomplete(folder: Path, step: int) -> None:
 
 def cut(path: Path, size: int = -1) -> None:
     path.write_bytes(path.read_bytes()[:size])
+
+
+def changed(path: Path, old: str, new: str) -> None:
+    text = path.read_bytes()
+    assert text.count(old.encode()) > 0
+    path.write_bytes(text.replace(old.encode(), new.encode()))
 
 
 def index(path: Path, weight_map: dict[str, str]) -> None:
@@ -59,6 +71,24 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
     "no optimizer": lambda path: (path / "optimizer.pt").unlink(),
     "half an optimizer": lambda path: cut(path / "optimizer.pt", 60),
     "no scheduler": lambda path: (path / "scheduler.pt").unlink(),
+    "zeros in an optimizer": lambda path: changed(path / "optimizer.pt", "0" * 100, "\0" * 100),
+    "no pickle in a scheduler": lambda path: archived(path / "scheduler.pt", "archive/data/0"),
+    "an empty random state": lambda path: cut(path / "rng_state_1.pth", 0),
+    "half a random state": lambda path: cut(path / "rng_state_0.pth", 80),
+    "random states of zeros": lambda path: (path / "rng_state_0.pth").write_bytes(bytes(4000)),
+    "a state that is a list": lambda path: (path / "trainer_state.json").write_text("[1]"),
+    "a step that is text": lambda path: changed(path / "trainer_state.json", "4", '"4"'),
+    "a step that is nested": lambda path: (path / "trainer_state.json").write_text("[" * 99999),
+    "an epoch that is no number": lambda path: changed(path / "trainer_state.json", "0.5", "NaN"),
+    "an empty configuration": lambda path: cut(path / "config.json", 0),
+    "no configuration": lambda path: (path / "config.json").unlink(),
+    "an empty adapter's configuration": lambda path: (path / "adapter_config.json").touch(),
+    "weights of zeros": lambda path: (path / "model.safetensors").write_bytes(bytes(4000)),
+    "another type of weights": lambda path: changed(path / "model.safetensors", "F32", "F16"),
+    "an unknown type of weights": lambda path: changed(path / "model.safetensors", "F32", "?32"),
+    "weights with a gap": lambda path: changed(path / "model.safetensors", "[0, 16]", "[4, 16]"),
+    "an index that is empty": lambda path: (path / "model.safetensors.index.json").touch(),
+    "an index of a list": lambda path: (path / "model.safetensors.index.json").write_text('{"weight_map": [1]}'),
     "a shard is missing": lambda path: index(path, {"w": "model.safetensors", "v": "model-2.safetensors"}),
 }
 
@@ -74,7 +104,7 @@ def test_the_last_complete_checkpoint_is_found_by_its_number(tmp_path: Path) -> 
 def test_a_damaged_checkpoint_is_skipped_for_an_older_one(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     older = complete(tmp_path, 2)
     damage(complete(tmp_path, 4))
-    found, notes = checkpoints.last_complete(tmp_path)
+    found, notes = checkpoints.last_complete(tmp_path, thorough=True)
     assert found == older
     assert len(notes) == 1
     assert notes[0].startswith("checkpoint-4 is skipped:")
@@ -86,13 +116,13 @@ def test_sharded_weights_are_complete_if_every_shard_is(tmp_path: Path) -> None:
     for name in ("a.safetensors", "b.safetensors"):
         safetensors(path / name)
     index(path, {"v": "a.safetensors", "w": "b.safetensors"})
-    assert checkpoints.fault(path) is None
+    assert integrity.fault(path) is None
 
 
 def test_a_missing_folder_has_no_checkpoints(tmp_path: Path) -> None:
     assert checkpoints.last_complete(tmp_path) == (None, [])
     assert checkpoints.last_complete(tmp_path / "none") == (None, [])
-    assert checkpoints.fault(tmp_path / "none") == "the folder does not exist"
+    assert integrity.fault(tmp_path / "none") == "the folder does not exist"
 
 
 def names(folder: Path) -> list[str]:
@@ -104,7 +134,7 @@ def test_a_checkpoint_has_its_name_only_when_it_is_complete(tmp_path: Path) -> N
     assert checkpoints.all_in(tmp_path) == []
     checkpoints.publish(tmp_path, "checkpoint-10")
     assert names(tmp_path) == ["checkpoint-10"]
-    assert checkpoints.fault(tmp_path / "checkpoint-10") is None
+    assert integrity.fault(tmp_path / "checkpoint-10") is None
 
 
 def test_a_checkpoint_that_is_saved_again_replaces_the_first(tmp_path: Path) -> None:
@@ -117,7 +147,7 @@ def test_a_checkpoint_that_is_saved_again_replaces_the_first(tmp_path: Path) -> 
 # Publishes a checkpoint, and kills itself before its Nth change of a folder, if there are that many.
 KILLED = """
 import os, pathlib, signal, sys
-from cpu_train_stack.train.output import checkpoints
+from cpu_train_stack.train.output import checkpoints, integrity
 output, left = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 def kill(event, _):
     global left
