@@ -11,11 +11,12 @@ from cpu_train_stack.bench import cases
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.cli.options import (
     duration,
+    integer,
+    number,
     one_of,
     option,
     parse_options,
     positive_integer,
-    positive_number,
     several,
 )
 from cpu_train_stack.group.backends import check_backend, installed_backends
@@ -93,9 +94,9 @@ class Scaling(Common):
     )  # fmt: skip
     ratio: float = option(
         "--ratio", "sets the batch: all_reduce takes R times the computing time (default: %(default)g)",
-        cases.GUIDES_RATIO, type=positive_number, metavar="R",
+        cases.GUIDES_RATIO, type=number(0.001, 1000), metavar="R",
     )  # fmt: skip
-    length: int = option("--length", "tokens per sample (default: 32)", 32, type=positive_integer, metavar="N")
+    length: int = option("--length", "tokens per sample (default: 32)", 32, type=integer(1, 65536), metavar="N")
     seconds: float = duration("--seconds", "approximate time to measure", 60.0)
 
     @property

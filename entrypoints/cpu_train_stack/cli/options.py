@@ -104,24 +104,29 @@ def integer(low: int, high: int | None = None, what: str = "an integer") -> Call
 
 
 positive_integer = integer(1)
+# Far more processes than a node has CPUs would only exhaust its memory.
+ranks_of_a_node = integer(1, 1024, "a number of ranks")
 # The ports that an unprivileged process can open.
 port_number = integer(1024, 65535, "a port")
 
 
-def positive_number(text: str, what: str = "a number") -> float:
-    """An option's type: a number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < _LARGEST:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected {what} above 0 and below {_LARGEST:.0f}")
-    return value
+def number(low: float, high: float, what: str = "a number") -> Callable[[str], float]:
+    """An option's type: a number from `low` to `high`, but not 0."""
+
+    def convert(text: str) -> float:
+        try:
+            value = float(text) if text.isascii() else 0.0
+        except ValueError:
+            value = 0.0
+        if not (low <= value <= high and value):  # NaN is in no range
+            expected = f"{what} {f'from {low:g} to' if low else 'above 0, at most'} {high:.0f}"
+            raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}")
+        return value
+
+    return convert
 
 
-def positive_seconds(text: str) -> float:
-    """An option's type: a duration in seconds."""
-    return positive_number(text, "a number of seconds")
+positive_seconds = number(0, _LARGEST, "a number of seconds")
 
 
 def one_of(choices: Sequence[str]) -> Callable[[str], str]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from cpu_train_stack import contract
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.cli.numbers import count
-from cpu_train_stack.cli.options import default_backend, option, parse_options, port_number, positive_integer
+from cpu_train_stack.cli.options import default_backend, option, parse_options, port_number, ranks_of_a_node
 from cpu_train_stack.cli.say import say
 from cpu_train_stack.doctor import checks, container, image, network, page, ranks
 from cpu_train_stack.doctor.checks import Check, Status
@@ -46,7 +46,7 @@ class Options:
     quick: bool = option("--quick", "start no ranks: skip preloads, bf16 and collectives", False)
     local_world_size: int | None = option(
         "--local-world-size", "number of ranks in this container (default: the launcher's, or launch's default)",
-        type=positive_integer, metavar="R",
+        type=ranks_of_a_node, metavar="R",
     )  # fmt: skip
     master_addr: str | None = option(
         "--master-addr", "rank 0's node, if not this node (default: MASTER_ADDR)", metavar="HOST"

@@ -13,7 +13,7 @@ from typing import Any
 
 from cpu_train_stack.cli import packages
 from cpu_train_stack.cli.errors import UsageError, one_line
-from cpu_train_stack.cli.options import integer, option, parse_options, positive_integer, positive_number
+from cpu_train_stack.cli.options import integer, number, option, parse_options
 from cpu_train_stack.cli.say import lost_output, say
 from cpu_train_stack.group.banner import Announce
 from cpu_train_stack.machine import cpus
@@ -40,11 +40,11 @@ class Generate:
     raw: bool = option("--raw", "continue the prompt as text, without the chat template", False)
     max_new_tokens: int = option(
         "--max_new_tokens", "longest answer in tokens (default: %(default)s)", 256,
-        type=positive_integer, metavar="N",
+        type=integer(1, 2**31 - 1), metavar="N",
     )  # fmt: skip
     temperature: float | None = option(
         "--temperature", "sample at random; 1 keeps the model's probabilities, lower values favor likely tokens",
-        type=positive_number, metavar="T",
+        type=number(0.001, 1000), metavar="T",
     )  # fmt: skip
     seed: int = option("--seed", "seed of the random samples (default: %(default)s)", 42, type=integer(0))
     as_json: bool = option("--json", "print one JSON document for each prompt, on a line of its own", False)

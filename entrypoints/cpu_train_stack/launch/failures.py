@@ -1,4 +1,4 @@
-"""What ends a job, and the launcher's line about it: the first failed rank or lost node, or a signal. Torch-free."""
+"""What ends a job, and the launcher's line about it: a failed rank, a lost node or a signal. Torch-free."""
 
 from __future__ import annotations
 

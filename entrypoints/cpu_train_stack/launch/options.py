@@ -15,7 +15,7 @@ from cpu_train_stack.cli.options import (
     one_of,
     option,
     parse_options,
-    positive_integer,
+    ranks_of_a_node,
     remaining_command,
 )
 from cpu_train_stack.placement.detect import DEFAULT_MASTER_ADDR
@@ -25,16 +25,19 @@ STATIC, C10D = "static", "c10d"
 _ENDPOINT = re.compile(r"(\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]]+))(:(?P<port>[^:]*))?")
 
 
+_number_of_nodes = integer(1, 1_000_000, "a number of nodes")
+
+
 def _nodes(text: str) -> int:
     """A number, or a range of one number, which Kubeflow writes."""
     low, _, high = text.partition(":")
     if high and high != low:
         raise argparse.ArgumentTypeError(f"{text} is a range, expected one number: the job cannot change its size")
-    return positive_integer(low)
+    return _number_of_nodes(low)
 
 
 def _ranks(text: str) -> int | None:
-    return None if text == "auto" else positive_integer(text)
+    return None if text == "auto" else ranks_of_a_node(text)
 
 
 def _endpoint(text: str) -> tuple[str, int]:

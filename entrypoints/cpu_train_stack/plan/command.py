@@ -16,7 +16,14 @@ from pathlib import Path
 
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.cli.numbers import count
-from cpu_train_stack.cli.options import default_backend, integer, option, parse_options, positive_integer
+from cpu_train_stack.cli.options import (
+    default_backend,
+    integer,
+    option,
+    parse_options,
+    positive_integer,
+    ranks_of_a_node,
+)
 from cpu_train_stack.machine import network, topology
 from cpu_train_stack.machine.cpus import format_cpu_list
 from cpu_train_stack.machine.facts import Topology
@@ -43,7 +50,7 @@ class Options:
         "--backend", "backend of the process group (default: %(default)s)", default_backend(), metavar="NAME"
     )
     local_world_size: int | None = option(
-        "--local-world-size", "plan as if R ranks ran on this node", type=positive_integer, metavar="R"
+        "--local-world-size", "plan as if R ranks ran on this node", type=ranks_of_a_node, metavar="R"
     )
     local_rank: int | None = option(
         "--local-rank", "the rank on this node to plan for, from 0 (default: 0)", type=integer(0), metavar="I"

@@ -12,7 +12,7 @@ from typing import Callable
 
 from cpu_train_stack import contract
 from cpu_train_stack.cli.errors import UsageError
-from cpu_train_stack.cli.options import option, parse_options, positive_seconds
+from cpu_train_stack.cli.options import number, option, parse_options, positive_seconds
 from cpu_train_stack.cli.say import say
 from cpu_train_stack.records.job import Job
 from cpu_train_stack.records.record import Event
@@ -40,8 +40,8 @@ class Options:
         _DEFAULT_INTERVAL, type=positive_seconds, metavar="SECONDS",
     )  # fmt: skip
     since: float = option(
-        "--since", "wait for a job that starts after this time, in seconds since the epoch", 0.0, type=float,
-        metavar="TIME",
+        "--since", "wait for a job that starts after this time, in seconds since the epoch", 0.0,
+        type=number(0, 1e11), metavar="TIME",
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from cpu_train_stack.cli.options import (
     option,
     parse_options,
     port_number,
-    positive_integer,
+    ranks_of_a_node,
     remaining_command,
 )
 from cpu_train_stack.launch.failures import report_signal
@@ -59,7 +59,7 @@ class MpiLaunch:
     )  # fmt: skip
     ranks_per_node: int = option(
         "--ranks-per-node", "ranks on each node (default: $I_MPI_PERHOST, or 1)", 1,
-        variables=("I_MPI_PERHOST",), type=positive_integer, metavar="R",
+        variables=("I_MPI_PERHOST",), type=ranks_of_a_node, metavar="R",
     )  # fmt: skip
     variables: tuple[str, ...] = option(
         "--env", "pass this variable to every rank; may be repeated", (),

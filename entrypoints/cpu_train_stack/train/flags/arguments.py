@@ -263,8 +263,6 @@ def _check(task: TaskArguments, training: dict[str, Any], given: frozenset[str])
         raise UsageError("nothing to do: pass --train_file and --validation_file, or --dataset_name")
     unsupported.check(training)
     unsupported.check_ranges({**asdict(task), **training})
-    if not 0 < task.mlm_probability < 1:
-        raise UsageError(f"--mlm_probability is {task.mlm_probability}, expected a share between 0 and 1")
 
 
 def unknown(argument: str, known: Iterable[str]) -> UsageError:

@@ -76,7 +76,7 @@ def create(parsed: Parsed) -> TrainingArguments:
         # Otherwise, ranks with few tokens would have as much weight as ranks with many.
         values["average_tokens_across_devices"] = True
     if "dataloader_num_workers" not in parsed.given:
-        values["dataloader_num_workers"] = int(os.environ.get(contract.DATALOADER_WORKERS, "0"))
+        values["dataloader_num_workers"] = unsupported.workers(os.environ.get(contract.DATALOADER_WORKERS) or "0")
     _check_reports(values["report_to"])
     unsupported.check_compiler_names(values)
     unsupported.check_compiler(values)

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import math
 import os
 import shutil
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
 
+from cpu_train_stack import contract
 from cpu_train_stack.cli.errors import UsageError, one_line
+from cpu_train_stack.cli.numbers import whole_number
 
 _NO_CPU = "remove it, it has no meaning on CPU ranks"
 # Flags that are refused whatever their value.
@@ -35,28 +37,69 @@ _REASONS: dict[str, tuple[Any, str]] = {
     "restore_callback_states_from_checkpoint": (True, "is not needed, the trainer restores its own callbacks"),
     "debug": (None, "is not supported: it is for TPUs, or fails on the attention masks of current models"),
 }
-_POSITIVE = (
-    *("max_seq_length", "max_train_samples", "max_eval_samples", "max_answer_length", "n_best_size"),
-    *("max_target_length", "generation_max_length", "num_beams"),
-    *("lora_r", "lora_alpha", "per_device_train_batch_size", "per_device_eval_batch_size"),
-    *("gradient_accumulation_steps", "num_train_epochs", "ddp_timeout"),
-    *("eval_accumulation_steps", "dataloader_prefetch_factor"),
-)
-_NOT_NEGATIVE = (
-    *("doc_stride", "seed", "dataloader_num_workers"),
-    *("learning_rate", "weight_decay", "adam_epsilon", "neftune_noise_alpha"),
-)
-_BELOW_1 = ("adam_beta1", "adam_beta2", "lora_dropout")
-_LARGEST_SEED = 2**32 - 1  # of NumPy
-# Flags, the expected numbers in words, and the check. NaN fails every check but the last.
-_RANGES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
-    (_POSITIVE, "a number above 0", lambda number: 0 < number < math.inf),
-    (_NOT_NEGATIVE, "0 or more", lambda number: 0 <= number < math.inf),
-    (_BELOW_1, "0 or more, and less than 1", lambda number: 0 <= number < 1),
-    (("label_smoothing_factor",), "a share from 0 to 1", lambda number: 0 <= number <= 1),
-    (("seed",), f"at most {_LARGEST_SEED}", lambda number: number <= _LARGEST_SEED),
-    (("data_seed",), "an integer of 64 bits", lambda number: -(2**63) <= number < 2**63),
-    (("max_steps",), "a number above 0: remove it to train for --num_train_epochs", bool),
+
+
+@dataclass(frozen=True)
+class _Range:
+    """The numbers from `low` to `high` that a flag takes. `ends`: round brackets exclude an end.
+
+    `hint`: what else to do. A number without a natural limit has a far one: infinity and slips of the keyboard are
+    beyond it.
+    """
+
+    low: float
+    high: float
+    ends: str = "[]"
+    hint: str = ""
+
+    def __contains__(self, number: float) -> bool:  # NaN is in no range
+        excluded = {
+            end for end, bracket in ((self.low, self.ends[0]), (self.high, self.ends[1])) if bracket in "()"
+        }
+        return self.low <= number <= self.high and number not in excluded
+
+    def __str__(self) -> str:
+        low = f"{'above' if self.ends[0] == '(' else 'from'} {self.low}"
+        return f"a number {low} {'and below' if self.ends[1] == ')' else 'to'} {self.high}{self.hint}"
+
+
+_MOST = 2**31 - 1  # also the largest C int, which libraries use
+_COUNT = _Range(1, _MOST)
+_WORKERS = _Range(0, 1024)
+_NO_LIMIT = -1  # the default of --max_steps
+_SIZE = _Range(0, 1_000_000)
+# Flags and the numbers that they take.
+_RANGES: tuple[tuple[tuple[str, ...], _Range], ...] = (
+    (("max_seq_length", "max_train_samples", "max_eval_samples", "max_answer_length", "n_best_size"), _COUNT),
+    (
+        ("max_target_length", "generation_max_length", "gradient_accumulation_steps", "eval_accumulation_steps"),
+        _COUNT,
+    ),
+    (
+        ("per_device_train_batch_size", "per_device_eval_batch_size", "lora_alpha", "torch_empty_cache_steps"),
+        _COUNT,
+    ),
+    (("per_gpu_train_batch_size", "per_gpu_eval_batch_size", "dataloader_prefetch_factor"), _COUNT),
+    (("doc_stride",), _Range(0, _MOST)),
+    (("warmup_steps", "eval_delay"), _Range(0, _MOST)),
+    (("num_beams", "lora_r"), _Range(1, 65536)),
+    (("ddp_bucket_cap_mb",), _Range(1, 1 << 20)),
+    (("num_train_epochs",), _Range(0, 1_000_000, "(]")),
+    (("ddp_timeout",), _Range(0, 10_000_000, "(]")),
+    (("logging_steps",), _Range(0, _MOST, "(]", ", or --logging_strategy no")),
+    (("eval_steps",), _Range(0, _MOST, "(]", ", or --eval_strategy no")),
+    (("save_steps",), _Range(0, _MOST, "(]", ", or --save_strategy no")),
+    (("save_total_limit",), _Range(1, _MOST)),
+    (("max_steps",), _Range(1, _MOST, hint=": remove it to train for --num_train_epochs")),
+    (("dataloader_num_workers",), _WORKERS),
+    (("learning_rate", "weight_decay", "adam_epsilon", "neftune_noise_alpha"), _SIZE),
+    (("max_grad_norm",), _Range(0, 1_000_000, hint="; 0 does not clip the gradients")),
+    (("null_score_diff_threshold",), _Range(-1_000_000, 1_000_000)),
+    (("adam_beta1", "adam_beta2", "lora_dropout"), _Range(0, 1, "[)")),
+    (("label_smoothing_factor", "warmup_ratio"), _Range(0, 1)),
+    (("mlm_probability",), _Range(0, 1, "()")),
+    (("seed",), _Range(0, 2**32 - 1)),  # NumPy's
+    (("data_seed",), _Range(-(2**63), 2**63 - 1)),
 )
 _LAYERS = "every_n_layers"
 _OFF = frozenset({"", "false", "no", "0", "none"})
@@ -84,10 +127,20 @@ def check(values: dict[str, Any]) -> None:
 def check_ranges(values: dict[str, Any]) -> None:
     """Raise UsageError for a number outside of its range. `values`: of all flags; an older release has fewer."""
     given = {name: value for name, value in values.items() if value is not None}
-    for names, expected, is_in in _RANGES:
+    if given.get("max_steps") == _NO_LIMIT:
+        del given["max_steps"]
+    for names, expected in _RANGES:
         for name in names:
-            if name in given and not is_in(given[name]):
+            if name in given and given[name] not in expected:
                 raise UsageError(f"--{name} is {given[name]}, expected {expected}")
+
+
+def workers(text: str) -> int:
+    """The value of the variable for --dataloader_num_workers. Raises UsageError."""
+    number = whole_number(text)
+    if number is None or number not in _WORKERS:
+        raise UsageError(f"{contract.DATALOADER_WORKERS} is {text!r}, expected {_WORKERS}")
+    return number
 
 
 def can_recompute(model: Any) -> bool:

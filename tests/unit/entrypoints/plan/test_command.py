@@ -67,8 +67,8 @@ def test_the_table_shows_the_ranks_that_srun_placed_here_in_turn(
             "found '-1', expected an integer of 0 or more",
         ),
         (["--local-world-size", "2", "--local-rank", "²"], "--local-rank: found '²'"),
-        (["--local-world-size", "²"], "found '²', expected an integer of 1 or more"),
-        (["--local-world-size", "0"], "found '0', expected an integer of 1 or more"),
+        (["--local-world-size", "²"], "found '²', expected a number of ranks from 1 to 1024"),
+        (["--local-world-size", "0"], "found '0', expected a number of ranks from 1 to 1024"),
         (["--local-world-size", "4", "--world-size", "2"], "local_world_size is 4, expected 1 to 2"),
     ],
 )

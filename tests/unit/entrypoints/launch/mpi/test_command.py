@@ -43,7 +43,10 @@ def test_the_defaults_are_a_kubernetes_mpijobs_variables(tmp_path: Path) -> None
         (["--hosts=a"], "no command"),
         (["--", "train"], "--hosts is missing"),
         (["--hosts=a", "--env=A=1", "--", "train"], "'A=1', expected a variable's name"),
-        (["--hosts=a", "--ranks-per-node=0", "--", "train"], "found '0', expected an integer of 1 or more"),
+        (
+            ["--hosts=a", "--ranks-per-node=0", "--", "train"],
+            "found '0', expected a number of ranks from 1 to 1024",
+        ),
         (["--hosts=a", "--port=22", "--", "train"], "found '22', expected a port from 1024 to 65535"),
         (["--hosts=a,b,a", "--", "train"], "a is listed twice"),
         (["--hosts=-oProxyCommand=x", "--", "train"], "expected NAME, NAME:SLOTS"),

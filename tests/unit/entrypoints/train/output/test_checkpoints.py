@@ -62,7 +62,7 @@ def index(path: Path, weight_map: dict[str, str]) -> None:
     (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
 
 
-DAMAGE: dict[str, Callable[[Path], None]] = {
+DAMAGE: dict[str, Callable[[Path], object]] = {
     "no state": lambda path: (path / "trainer_state.json").unlink(),
     "half a state": lambda path: cut(path / "trainer_state.json"),
     "no weights": lambda path: (path / "model.safetensors").unlink(),
@@ -101,7 +101,9 @@ def test_the_last_complete_checkpoint_is_found_by_its_number(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
-def test_a_damaged_checkpoint_is_skipped_for_an_older_one(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_checkpoint_is_skipped_for_an_older_one(
+    tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
     older = complete(tmp_path, 2)
     damage(complete(tmp_path, 4))
     found, notes = checkpoints.last_complete(tmp_path, thorough=True)
