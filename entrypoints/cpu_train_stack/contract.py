@@ -18,7 +18,9 @@ RECORDS = (
 WATCH = "CPU_TRAIN_STACK_WATCH"  # a folder in which the ranks of one mpirun job on this node leave their PIDs
 # Variables that a user may set.
 RANKS_PER_NODE = "CPU_TRAIN_STACK_RANKS_PER_NODE"  # for a torchrun that a platform starts: replaces its number
-TORCHRUN = "CPU_TRAIN_STACK_TORCHRUN"  # "plain": a script that torchrun starts itself does not become `run SCRIPT`
+TORCHRUN = (
+    "CPU_TRAIN_STACK_TORCHRUN"  # "plain": a script that torchrun or mpirun starts does not become `run SCRIPT`
+)
 STOP = "CPU_TRAIN_STACK_STOP"  # a file: once it exists, `train` saves a checkpoint, deletes the file and ends
 DATALOADER_WORKERS = "CPU_TRAIN_STACK_DATALOADER_WORKERS"  # data loading processes per rank
 UNREACHABLE_SECONDS = "CPU_TRAIN_STACK_UNREACHABLE_SECONDS"  # ccl: how long a node may be unreachable

@@ -25,6 +25,20 @@ def test_ranks_of_mpirun_are_the_same_ranks(run: RunInImage) -> None:
         assert not set(first["cores"]) & set(second["cores"])
 
 
+def test_a_script_that_mpirun_starts_itself_is_run(run: RunInImage) -> None:
+    """Otherwise, each rank would train alone. The last two jobs keep their command: each prints twice."""
+    job = """
+    mpirun -n 2 python /scripts/see.py || exit 1
+    echo 'print("plain")' > /tmp/plain.py
+    mpirun -n 2 python /tmp/plain.py && CPU_TRAIN_STACK_TORCHRUN=plain mpirun -n 2 python /scripts/threads.py
+    """
+    done = run("sh", "-c", job)
+    assert [line.get("total") for line in seen(done)].count([3.0, 3.0, 3.0]) == 2
+    assert len(seen(done)) == 4
+    assert done.stdout.count("plain\n") == 2
+    assert done.stderr.count("becomes `run /scripts/see.py`") == 1
+
+
 def test_ranks_of_plain_torchrun_are_the_same_ranks(run: RunInImage) -> None:
     done = run("torchrun", "--nproc-per-node", "2", "--no-python", "entrypoint", "run", "/scripts/see.py")
     first, second = seen(done)

@@ -26,8 +26,19 @@ _UNBUFFERED = "-u"
 
 
 def start() -> None:
-    """In a rank of a foreign torchrun: replace this process. In its agent: set the number of ranks."""
-    arguments = adopted(_words("self/cmdline"), os.environ, _words(f"{os.getppid()}/environ"))
+    """In a rank of a foreign torchrun, mpirun or srun: replace this process. In an agent: set the number of ranks."""
+    words = _words("self/cmdline")
+    arguments = adopted(words, os.environ, _words(f"{os.getppid()}/environ"))
+    if not arguments:
+        from cpu_train_stack.rank import alone
+
+        arguments = alone.adopted(words, os.environ, alone.names_above())
+        launcher = alone.launcher_of(os.environ)
+        if arguments and launcher is not None and os.environ[launcher.rank] == "0":
+            say(
+                f"note: {launcher.name} started {arguments[0]} as {os.environ[launcher.world_size]} ranks: each becomes "
+                f"`run {arguments[0]}`, unless {contract.TORCHRUN} is {PLAIN}"
+            )
     if arguments:
         os.execv(sys.executable, python_command("cpu_train_stack", ["run", *arguments]))
     if os.environ.get(contract.RANKS_PER_NODE) and _RANKS in os.environ:

@@ -1,0 +1,73 @@
+"""Which Python processes of mpirun and srun become ranks of the image: scripts that would train alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cpu_train_stack import contract
+from cpu_train_stack.rank.alone import adopted
+from tests.unit.entrypoints.launcher_environments import recording
+
+TRAINS = "import os\nimport torch.nn as nn\n"
+LAUNCHED = ["intel-mpi-2021.18", "mpich-4.2", "open-mpi-4.1", "open-mpi-5.0", "srun-22.05", "srun-pmi2-22.05"]
+
+
+def words(tmp_path: Path, text: str, name: str = "train.py") -> list[str]:
+    (tmp_path / name).write_text(text)
+    return ["python", str(tmp_path / name), "--lr", "1", "--"]
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_a_script_that_would_train_alone_is_run(tmp_path: Path, name: str) -> None:
+    line = words(tmp_path, TRAINS)
+    assert adopted(line, recording(name), []) == line[1:]
+    assert adopted([line[0], "-u", *line[1:]], recording(name), ["bash", "sh"]) == line[1:]
+
+
+@pytest.mark.parametrize("name", ["sbatch-22.05", "torchrun-2.13", "launch-2.13"])
+def test_a_process_that_is_no_rank_of_many_keeps_its_command(tmp_path: Path, name: str) -> None:
+    assert adopted(words(tmp_path, TRAINS), recording(name), []) == []
+
+
+def test_a_job_of_one_rank_and_a_rank_of_this_stack_keep_their_command(tmp_path: Path) -> None:
+    line, rank = words(tmp_path, TRAINS), recording("intel-mpi-2021.18")
+    assert adopted(line, {}, []) == []
+    assert adopted(line, {**rank, "PMI_SIZE": "1", "PMI_RANK": "0"}, []) == []
+    assert adopted(line, {**recording("srun-22.05"), "SLURM_STEP_NUM_TASKS": "1"}, []) == []
+    assert adopted(line, {**rank, contract.TORCHRUN: "plain"}, []) == []
+    assert adopted(line, {**rank, "RANK": "1"}, []) == []
+    assert adopted(line, rank, ["bash", "python3.11"]) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "print(1)\n",
+        "# import torch\n'''\nimport torch\n'''\n",
+        "import torch\nfrom mpi4py import MPI\n",
+        "import torch, os\nos.environ['RANK'] = os.environ['PMI_RANK']\n",
+        "import torch\ndef broken(:\n",
+        "import torch\0\n",
+        "",
+    ],
+    ids=["no torch", "text", "mpi4py", "its own rank", "a syntax error", "a zero byte", "empty"],
+)
+def test_a_script_that_does_not_train_alone_keeps_its_command(tmp_path: Path, text: str) -> None:
+    assert adopted(words(tmp_path, text), recording("intel-mpi-2021.18"), []) == []
+
+
+def test_files_beside_the_script_count(tmp_path: Path) -> None:
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "steps" / "__init__.py").write_text("import models\n")
+    (tmp_path / "models.py").write_text("from transformers import Trainer\nimport steps\n")
+    line = words(tmp_path, "def main():\n    import steps\n")
+    assert adopted(line, recording("open-mpi-4.1"), []) == line[1:]
+
+
+@pytest.mark.parametrize(
+    "line", ["python -c pass", "python -m train", "python -X dev train.py", "python", "python a"]
+)
+def test_other_command_lines_stay(line: str) -> None:
+    assert adopted(line.split(), recording("intel-mpi-2021.18"), []) == []
