@@ -26,7 +26,7 @@ _UNBUFFERED = "-u"
 
 
 def start() -> None:
-    """In a rank of a foreign torchrun, mpirun or srun: replace this process. In an agent: set the number of ranks."""
+    """In a rank of a foreign torchrun, mpirun or srun: replace this process. In an agent: set its ranks."""
     words = _words("self/cmdline")
     arguments = adopted(words, os.environ, _words(f"{os.getppid()}/environ"))
     if not arguments:
@@ -36,8 +36,8 @@ def start() -> None:
         launcher = alone.launcher_of(os.environ)
         if arguments and launcher is not None and os.environ[launcher.rank] == "0":
             say(
-                f"note: {launcher.name} started {arguments[0]} as {os.environ[launcher.world_size]} ranks: each becomes "
-                f"`run {arguments[0]}`, unless {contract.TORCHRUN} is {PLAIN}"
+                f"note: {launcher.name} started {arguments[0]} as {os.environ[launcher.world_size]} ranks: each "
+                f"becomes `run {arguments[0]}`, unless {contract.TORCHRUN} is {PLAIN}"
             )
     if arguments:
         os.execv(sys.executable, python_command("cpu_train_stack", ["run", *arguments]))
