@@ -24,10 +24,19 @@ class EngineLostError(UsageError):
     """The engine does not answer. Code that watches a running job catches this error."""
 
 
-def check_at_least(flag: str, value: int, least: int) -> None:
-    """Raises UsageError for a smaller value of an option."""
-    if value < least:
-        raise UsageError(f"{flag} is {value}, expected {least} or more")
+# The most containers of a cluster on one machine, and the most ranks in a container.
+MOST_CONTAINERS, MOST_RANKS = 256, 1024
+# Of a cluster of machines.
+MOST_NODES, MOST_CPUS = 100_000, 65_536
+# Of numbers without a limit of their own.
+MOST = 1_000_000_000
+
+
+def check_at_least(flag: str, value: float, least: int, most: int = MOST) -> None:
+    """Raises UsageError for a value of an option that is smaller, greater than `most`, or not a number."""
+    if not least <= value <= most:
+        expected = f"{least} or more" if value < least else f"{least} to {most}"
+        raise UsageError(f"{flag} is {value}, expected {expected}")
 
 
 def mistakes(checks: Iterable[Callable[[], object]]) -> list[str]:

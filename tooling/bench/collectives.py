@@ -12,7 +12,7 @@ from invoke.exceptions import Exit
 from cpu_train_stack import contract
 from cpu_train_stack.bench import cases
 from tooling.basis.console import JsonOption
-from tooling.basis.errors import UsageError
+from tooling.basis.errors import MOST_CONTAINERS, MOST_RANKS, UsageError, check_at_least
 from tooling.basis.say import say
 from tooling.bench import collectives_report, output, plots
 from tooling.bench.output import OutputOption
@@ -47,8 +47,10 @@ class Options:
             )
         if self.ranks < 2:
             raise UsageError(f"bench: --ranks is {self.ranks}, expected 2 or more: a single rank has no peer")
-        if self.seconds <= 0:
-            raise UsageError(f"bench: --seconds is {self.seconds:g}, expected more than 0")
+        check_at_least("bench: --nodes", self.nodes, 1, MOST_CONTAINERS)
+        check_at_least("bench: --ranks", self.ranks, 2, MOST_RANKS)
+        if not 0 < self.seconds < 3600:
+            raise UsageError(f"bench: --seconds is {self.seconds:g}, expected more than 0 and less than 3600")
         try:
             for size in self.sizes.split(",") if self.sizes is not None else ():
                 cases.parse_size(size)

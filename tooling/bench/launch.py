@@ -16,7 +16,7 @@ from rich.table import Table
 
 from cpu_train_stack import contract
 from tooling.basis.console import JsonOption
-from tooling.basis.errors import UsageError
+from tooling.basis.errors import MOST, UsageError
 from tooling.basis.paths import ROOT
 from tooling.basis.say import say
 from tooling.bench import output
@@ -64,10 +64,10 @@ class Options:
     json: JsonOption = False
 
     def __post_init__(self) -> None:
-        if not 2 <= self.ranks <= BATCH or self.rounds < 1 or self.steps < 1:
+        if not 2 <= self.ranks <= BATCH or not (0 < self.rounds <= MOST and 0 < self.steps <= MOST):
             raise UsageError(
                 f"bench: --ranks {self.ranks} --rounds {self.rounds} --steps {self.steps}, "
-                f"expected 2 to {BATCH} ranks, 1 or more rounds, 1 or more steps"
+                f"expected 2 to {BATCH} ranks, 1 to {MOST} rounds, 1 to {MOST} steps"
             )
 
 

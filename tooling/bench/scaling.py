@@ -6,7 +6,7 @@ from typing import Annotated
 from cpu_train_stack.bench.cases import GUIDES_RATIO
 from cpu_train_stack.machine import topology
 from tooling.basis.console import JsonOption
-from tooling.basis.errors import UsageError
+from tooling.basis.errors import MOST_CONTAINERS, MOST_CPUS, UsageError, check_at_least
 from tooling.basis.say import say
 from tooling.bench import collectives, output, plots, scaling_report
 from tooling.bench.output import OutputOption
@@ -37,6 +37,8 @@ class Options:
     def __post_init__(self) -> None:
         if min(self.counts) < 1 or 1 not in self.counts:
             raise UsageError(f"bench: --nodes is {self.nodes}, expected 1 and other numbers: 1,2,4")
+        check_at_least("bench: --nodes", max(self.counts), 1, MOST_CONTAINERS)
+        check_at_least("bench: --cores", self.cores, 0, MOST_CPUS)
         if not 0 < self.seconds < 3600:
             raise UsageError(f"bench: --seconds is {self.seconds:g}, expected more than 0 and less than 3600")
         if not 0 <= self.ratio < 100:

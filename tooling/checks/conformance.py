@@ -14,7 +14,7 @@ from invoke.exceptions import Exit
 from rich.table import Table
 
 from tooling.basis.console import console
-from tooling.basis.errors import UsageError
+from tooling.basis.errors import MOST_RANKS, UsageError, check_at_least
 from tooling.basis.paths import CACHE, ROOT, shown
 from tooling.basis.say import say
 from tooling.cluster.compose import BACKENDS
@@ -133,6 +133,7 @@ def run(pin_name: str | None, ranks: int, only: str, as_json: bool) -> None:
 
     Raises Exit with code 1 for a difference that is not in DIFFERENCES.
     """
+    check_at_least("--ranks", ranks, 1, MOST_RANKS)
     if ranks < 2:
         raise UsageError(f"--ranks is {ranks}, expected 2 or more")
     _, image = Choice(pin_name, engine=api.DOCKER).ensure()

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from invoke.exceptions import Exit
 
-from tooling.basis.errors import UsageError
+from tooling.basis.errors import check_at_least
 from tooling.basis.paths import CACHE, shown
 from tooling.basis.say import say
 from tooling.checks.conformance import CHECKS
@@ -67,8 +67,7 @@ class Shape:
 
 def run(pin_name: str | None, jobs: int, shape: Shape) -> None:
     """Run the jobs, and write .cache/soak/result.json and logs of failed jobs. Raises Exit 1 if a job fails."""
-    if jobs < 1:
-        raise UsageError(f"--jobs is {jobs}, expected 1 or more")
+    check_at_least("--jobs", jobs, 1)
     choice = Choice(pin_name, engine=api.DOCKER)
     spec = ClusterSpec(
         name=NAME,

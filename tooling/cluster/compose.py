@@ -14,7 +14,7 @@ from cpu_train_stack.machine.cpus import format_cpu_list
 from cpu_train_stack.machine.facts import Core
 from cpu_train_stack.plan.cores import divide
 from tooling.basis import identity, yaml
-from tooling.basis.errors import UsageError, check_all, check_at_least
+from tooling.basis.errors import MOST_CONTAINERS, MOST_RANKS, UsageError, check_all, check_at_least
 from tooling.basis.paths import COMPOSE
 from tooling.cluster import launchers
 
@@ -114,8 +114,8 @@ class ClusterSpec:
         check_all(
             [
                 partial(check_name, self.name),
-                partial(check_at_least, "--nodes", self.nodes, 1),
-                partial(check_at_least, "--ranks-per-node", self.ranks_per_node, 1),
+                partial(check_at_least, "--nodes", self.nodes, 1, MOST_CONTAINERS),
+                partial(check_at_least, "--ranks-per-node", self.ranks_per_node, 1, MOST_RANKS),
                 partial(check_launcher, self.launcher),
                 partial(check_memory, self.memory),
                 partial(check_command, self.command, "up"),

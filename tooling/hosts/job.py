@@ -10,7 +10,7 @@ from typing import Annotated
 from cpu_train_stack import contract
 from cpu_train_stack.launch.mpi import hostfile
 from cpu_train_stack.launch.mpi.hostfile import Host
-from tooling.basis.errors import UsageError, check_all
+from tooling.basis.errors import MOST_RANKS, UsageError, check_all, check_at_least
 from tooling.basis.identity import IDENTITY
 from tooling.cluster import compose, up
 from tooling.image.choice import Choice
@@ -161,8 +161,7 @@ def ranks_on_each(hosts: tuple[Host, ...], ranks_per_node: int | None) -> int:
                 f"slots differ ({found}): use the same number on every line, or pass --ranks-per-node"
             )
         return slots.pop() or 1
-    if ranks_per_node < 1:
-        raise UsageError(f"--ranks-per-node is {ranks_per_node}, expected 1 or more")
+    check_at_least("--ranks-per-node", ranks_per_node, 1, MOST_RANKS)
     for host in hosts:
         if host.slots is not None and host.slots < ranks_per_node:
             raise UsageError(

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Annotated
 
 from cpu_train_stack import contract
-from tooling.basis.errors import UsageError, check_at_least, mistakes
+from tooling.basis.errors import MOST_CPUS, MOST_NODES, MOST_RANKS, UsageError, check_at_least, mistakes
 from tooling.cluster import launchers
 
 # Before the time limit: for the last checkpoint, and for Slurm to requeue the job.
@@ -72,11 +72,11 @@ class SlurmJob:
 
     def _mistakes(self) -> list[str]:
         found = mistakes(
-            partial(check_at_least, flag, value, least)
-            for flag, value, least in (
-                ("--nodes", self.nodes, 1),
-                ("--ranks-per-node", self.ranks_per_node, 1),
-                ("--cpus", self.cpus, 0),
+            partial(check_at_least, *limits)
+            for limits in (
+                ("--nodes", self.nodes, 1, MOST_NODES),
+                ("--ranks-per-node", self.ranks_per_node, 1, MOST_RANKS),
+                ("--cpus", self.cpus, 0, MOST_CPUS),
                 ("--max-restarts", self.max_restarts, 0),
             )
         )

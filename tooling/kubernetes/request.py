@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from tooling.basis.errors import UsageError, check_all, check_at_least
+from tooling.basis.errors import MOST_CPUS, MOST_NODES, UsageError, check_all, check_at_least
 from tooling.cluster import compose, launchers
 from tooling.image import lock
 from tooling.image.sign import KeyOption
@@ -75,10 +75,10 @@ class PodRequest:
 
     def _checks(self) -> list[Callable[[], object]]:
         checks: list[Callable[[], object]] = [
-            partial(check_at_least, "--nodes", self.nodes, 1),
+            partial(check_at_least, "--nodes", self.nodes, 1, MOST_NODES),
             partial(_check_cpus, self.cpus),
             partial(check_at_least, "--max-restarts", self.max_restarts, 0),
-            partial(check_at_least, "--node-cpus", self.node_cpus, 0),
+            partial(check_at_least, "--node-cpus", self.node_cpus, 0, MOST_CPUS),
             lambda: self.reference,
             lambda: self.memory_bytes,
             lambda: self.local_world_size,
@@ -249,7 +249,7 @@ def warnings(request: Request) -> list[str]:
 def _check_cpus(value: int) -> None:
     if value == 0:
         raise UsageError("--cpus is missing, expected 1 or more")
-    check_at_least("--cpus", value, 1)
+    check_at_least("--cpus", value, 1, MOST_CPUS)
 
 
 def _secret(text: str) -> tuple[str, tuple[str, str]]:

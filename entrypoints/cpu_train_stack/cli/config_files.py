@@ -19,6 +19,8 @@ from cpu_train_stack.cli.errors import UsageError
 SUFFIXES = (".yaml", ".yml", ".json")
 # An escaped pair of surrogates in JSON.
 _PAIR = re.compile(r"(?i)\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}")
+# Aliases of aliases would fill the memory.
+_MOST_VALUES = 10_000
 # YAML's null: the flag keeps its default.
 _NOTHING = frozenset({"", "~", "null", "Null", "NULL"})
 
@@ -59,6 +61,8 @@ def read(name: str) -> list[Entry]:
         if not isinstance(document, yaml.MappingNode):
             raise UsageError(f"config file '{name}': found {document.id}, expected one 'key: value' per line")
         return _entries(name, document, yaml)
+    except RecursionError as error:
+        raise UsageError(f"config file '{name}' is nested too deeply, expected 'key: value'") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}" if mark else ""
@@ -103,10 +107,22 @@ def _entries(name: str, document: Any, yaml: Any) -> list[Entry]:
         if key in seen:
             raise UsageError(f"{where}: '{key}' is repeated, first in line {seen[key]}: remove one of them")
         seen[key] = line
+        if _size(value_node, {}) > _MOST_VALUES:
+            raise UsageError(f"{where}: '{key}' has more than {_MOST_VALUES} values with its aliases: write fewer")
         words = _words(value_node, where, key, yaml)
         if words:
             entries.append(Entry(key, where, (f"--{key}", *words)))
     return entries
+
+
+def _size(node: Any, sizes: dict[int, int]) -> int:
+    """The number of values in a node with its aliases written out. `sizes`: of the nodes seen so far, by id."""
+    if id(node) not in sizes:
+        sizes[id(node)] = 1  # for a cycle, which `_words` reports
+        parts = node.value if isinstance(node.value, list) else ()
+        flat = [part for item in parts for part in (item if isinstance(item, tuple) else (item,))]
+        sizes[id(node)] = 1 + sum(_size(part, sizes) for part in flat)
+    return sizes[id(node)]
 
 
 def _value(node: Any, yaml: Any) -> Any:

@@ -1,9 +1,9 @@
 """Scripts that mpirun, srun or another launcher starts as several ranks: `mpirun -n 2 python train.py`.
 
 torch does not know these launchers: each rank would train alone, on all of the data. As under torchrun, such a
-process becomes `entrypoint run SCRIPT`. These keep their command: `python -c` and `python -m`, programs whose names
-do not end in .py, a rank's own children, scripts that do not import torch, and scripts that find out their rank by
-mpi4py or by the launcher's variable. Torch-free.
+process becomes `entrypoint run SCRIPT`. These keep their command: `python -c` and `python -m`, programs whose name
+does not end in .py, a rank's own children, scripts that do not import torch, and scripts that find out their rank
+themselves, by mpi4py or by the launcher's variable. Torch-free.
 """
 
 from __future__ import annotations

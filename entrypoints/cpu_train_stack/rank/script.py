@@ -102,7 +102,24 @@ def prepare(argv: Sequence[str]) -> Script:
     catalogue.switched_off(script.no_adapt, script.adapt)
     if not script.is_module and not Path(script.target).is_file():
         raise UsageError(f"run: {script.target!r} is not a file, expected a Python script (or -m MODULE)")
+    if not script.is_module:
+        _check_text(Path(script.target))
     return script
+
+
+def _check_text(path: Path) -> None:
+    """Raise UsageError for a script that Python cannot read as text, such as one that the disk has damaged."""
+    try:
+        text = path.read_bytes() if path.suffix == ".py" else b""
+    except OSError as error:
+        raise UsageError(
+            f"run: {str(path)!r} cannot be read ({error.strerror}): change the file's owner or mode"
+        ) from error
+    if (place := text.find(b"\0")) >= 0:
+        line = text.count(b"\n", 0, place) + 1
+        raise UsageError(
+            f"run: {str(path)!r} has a zero byte in line {line}, expected a Python script: copy it again"
+        )
 
 
 def explanation(argv: Sequence[str]) -> str | None:

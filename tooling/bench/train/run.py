@@ -12,7 +12,7 @@ from invoke.exceptions import Exit
 from benchmarks import jobs
 from cpu_train_stack.machine.cpus import format_cpu_list, parse_cpu_list
 from tooling.basis.console import JsonOption
-from tooling.basis.errors import UsageError
+from tooling.basis.errors import MOST, UsageError, check_at_least
 from tooling.basis.say import say
 from tooling.bench import measure, output
 from tooling.bench.measure import Container, CpusOption, RunError
@@ -72,13 +72,12 @@ class Plan:
 
 def plan(options: Options) -> Plan:
     """Raises UsageError."""
-    if options.repeats < 1 or options.seconds <= 0 or options.steps < 0:
-        raise UsageError(
-            f"bench: --repeats {options.repeats} --seconds {options.seconds:g} --steps {options.steps}, "
-            "expected 1 or more repeats, more than 0 seconds, and 0 or more steps"
-        )
+    check_at_least("bench: --repeats", options.repeats, 1)
+    check_at_least("bench: --steps", options.steps, 0)
+    if not 0 < options.seconds <= MOST:
+        raise UsageError(f"bench: --seconds is {options.seconds:g}, expected more than 0, at most {MOST}")
     words = options.ranks.split(",")
-    if not all(re.fullmatch("[1-9][0-9]*", word.strip()) for word in words):
+    if not all(re.fullmatch("[1-9][0-9]{0,2}", word.strip()) for word in words):
         raise UsageError(f"bench: --ranks {options.ranks!r}, expected numbers separated by commas: 1,2")
     names = recipes.chosen(options.recipe, tuple(recipes.BY_NAME), tuple(recipes.BY_NAME), "--recipe")
     chosen = recipes.chosen(options.job, tuple(jobs.BY_NAME), jobs.DEFAULT, "--job")

@@ -151,3 +151,20 @@ def test_the_backend_in_a_file_is_known_before_the_rank_starts(tmp_path: Path) -
     assert start.backend_of(["train", file, "--backend", "gloo"]) == "gloo"
     assert start.backend_of(["train", written(tmp_path, "ddp_backend: ccl")]) == "ccl"
     assert start.backend_of(["train", written(tmp_path, "seed: [")]) == default_backend()
+
+
+CHAIN = ("ab", "bc", "cd", "de", "ef", "fg", "gh", "hi", "ij", "jk", "kl", "lm", "mn", "no", "op", "pq")
+BOMB = "a: &a {x: 1, y: 2}\n" + "".join(
+    f"{new}: &{new} {{x: *{old}, y: *{old}}}\n" for old, new in map(tuple, CHAIN)
+)
+MERGES = BOMB.replace("x: *", "<<: *").replace("y: *", "z: *")
+
+
+@pytest.mark.parametrize(
+    "text", [BOMB, MERGES, "[" * 50_000, "a: " + "[" * 50_000], ids=["aliases", "merges", "list", "value"]
+)
+@pytest.mark.timeout(20)
+def test_a_file_that_would_fill_the_memory_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        config_files.read(written(tmp_path, text))
+    assert "\n" not in str(caught.value)

@@ -84,9 +84,9 @@ def document() -> dict[str, Any]:
         (Options(Choice(), ranks="1,x"), "--ranks '1,x', expected numbers separated by commas"),
         (Options(Choice(), ranks="²"), "--ranks '²', expected numbers separated by commas"),
         (Options(Choice(), ranks="0"), "--ranks '0', expected numbers"),
-        (Options(Choice(), repeats=0), "--repeats 0 --seconds 15 --steps 0, expected 1 or more repeats"),
-        (Options(Choice(), seconds=0), "--repeats 3 --seconds 0"),
-        (Options(Choice(), steps=-1), "--steps -1, expected"),
+        (Options(Choice(), repeats=0), "--repeats is 0, expected 1 or more"),
+        (Options(Choice(), seconds=0), "--seconds is 0, expected more than 0"),
+        (Options(Choice(), steps=-1), "--steps is -1, expected"),
         (
             Options(Choice(), data="rows.csv"),
             "--data with the jobs mrpc-guide, .*, expected --job with one",
