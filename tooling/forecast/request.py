@@ -14,6 +14,8 @@ from tooling.forecast.step import Inputs, Job, Prediction, predict
 
 # The speed of one node varies between days, and between nodes of the same kind.
 SPEED_SPREAD = 0.05
+# Far more than any job has.
+_MOST = 1e15
 # Start, tokenizing and checkpoints take seconds in one job and minutes in another.
 FIXED_FACTOR = 3.0
 
@@ -71,6 +73,20 @@ class Request:
             value = getattr(self, flag)
             if not 0 <= value < math.inf:
                 raise UsageError(f"plan-cluster: {_option(flag)} is {value:g}, expected 0 or more")
+        for flag in (
+            "samples",
+            "eval_samples",
+            "epochs",
+            "seq_length",
+            "batch_size",
+            "ranks_per_node",
+            "cores",
+            "ghz",
+        ):
+            if getattr(self, flag) > _MOST:
+                raise UsageError(
+                    f"plan-cluster: {_option(flag)} is {getattr(self, flag):g}, expected {_MOST:g} at most"
+                )
         if not 0 < self.efficiency <= 1:
             raise UsageError(f"plan-cluster: --efficiency is {self.efficiency:g}, expected more than 0, at most 1")
         if min(self.node_counts) < 1:

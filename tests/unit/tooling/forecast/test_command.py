@@ -179,7 +179,7 @@ def test_gemma_shares_its_word_embeddings_unless_its_config_says_otherwise(tmp_p
         ({"nodes": "0,2"}, "--nodes is 0,2, expected 1 or more each"),
         ({"single_node_samples_per_second": -1.0}, "--single-node-samples-per-second is -1, expected 0 or more"),
         ({"single_node_samples_per_second": 0.0, "cores": 32}, "the speed of one node is missing"),
-        ({"samples": 10**26, "single_node_samples_per_second": 1e-300}, "too large or too small for a forecast"),
+        ({"samples": 10**15, "single_node_samples_per_second": 1e-308}, "too large or too small for a forecast"),
         ({"nodes": f"1,{10**32}"}, "too large or too small for a forecast"),
         ({"isa": "sse2"}, "--isa is 'sse2', expected one of avx2, avx512, avx512_bf16, amx"),
         ({"cores": 2, "ranks_per_node": 4}, "expected one or more for each of 4 ranks"),
