@@ -1,22 +1,34 @@
-"""The tasks of ./inv by section, in the order in which a user needs them."""
+"""The tasks of ./inv and of plain invoke, by section, in the order in which a user needs them."""
+
+import itertools
+import sys
 
 from invoke.collection import Collection
+from invoke.exceptions import Exit
 
-from tooling.cli import (
-    tasks_bench,
-    tasks_clusters,
-    tasks_dev,
-    tasks_images,
-    tasks_machine,
-    tasks_manifests,
-)
-from tooling.cli.parser import Member
+_FIX = "run the task with ./inv, or with .venv/bin/invoke, which ./inv creates"
+_VERSION = ".".join(map(str, sys.version_info[:2]))
+if sys.version_info < (3, 11):  # noqa: UP036 - the invoke that reads this file may belong to an older Python
+    raise Exit(f"tasks.py: found Python {_VERSION}, expected 3.11 or newer: {_FIX}", code=2)
+try:
+    from tooling.cli import (
+        tasks_bench,
+        tasks_clusters,
+        tasks_dev,
+        tasks_images,
+        tasks_machine,
+        tasks_manifests,
+    )
+except ImportError as error:
+    if (error.name or "").partition(".")[0] in ("entrypoints", "tooling"):
+        raise
+    raise Exit(f"tasks.py: this Python cannot import {error.name}: {_FIX}", code=2) from None
 
 BENCH = Collection.from_module(tasks_bench, name="bench")
 DEV = Collection.from_module(tasks_dev, name="dev")
 MANIFEST = Collection.from_module(tasks_manifests, name="manifest")
 
-SECTIONS: dict[str, list[Member]] = {
+SECTIONS = {
     "Start": [tasks_machine.doctor, tasks_clusters.demo, tasks_images.matrix],
     "Build and push": [
         tasks_images.build,
@@ -38,3 +50,4 @@ SECTIONS: dict[str, list[Member]] = {
     "Measure": [BENCH, tasks_machine.compare],
     "Develop": [tasks_machine.run_suite, DEV],
 }
+namespace = Collection(*itertools.chain(*SECTIONS.values()))

@@ -1,4 +1,4 @@
-"""The command line of `./inv`: its parser, shell completion, and the tasks, one module for each subject.
+"""The command line: the tasks of invoke, one module for each subject, and what ./inv adds to plain invoke.
 
-Start with /tasks.py, which lists the tasks; `options` explains how a task declares its options.
+Start with /tasks.py, the namespace; `options` explains how a task declares its options, `process` what surrounds it.
 """

@@ -1,14 +1,14 @@
-"""Shell completion of ./inv: invoke's own scripts and candidates, for a command that is not on the PATH."""
+"""Shell completion of ./inv: invoke's own scripts, for a command that is not on the PATH."""
 
 import contextlib
 import io
+import itertools
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from invoke.collection import Collection
-from invoke.completion.complete import complete, print_completion_script
-from invoke.parser import Parser, ParseResult
+from invoke.completion.complete import print_completion_script
 from invoke.parser.context import ParserContext
 
 from tooling.basis.errors import UsageError
@@ -33,25 +33,20 @@ def script(shell: str, inv: Path) -> str:
     return "\n".join(line.replace(NAME, path, 1) if "--complete --" in line else line for line in lines)
 
 
-def candidates(words: Sequence[str], groups: Mapping[str, Iterable[str]], tasks: Iterable[str]) -> list[str]:
-    """The names for the last word, which is unfinished: after a group's name its tasks, otherwise all tasks.
+def candidates(words: Sequence[str], tasks: Collection, own: ParserContext) -> list[str]:
+    """The names for the last word, which is unfinished. None after `--`: the shell completes files there.
 
-    `groups` maps a group's name to its tasks' names. Group tasks have a dot in `tasks`.
+    An option is one of the last task, or of ./inv itself (`own`). After a group's name, the names are its tasks.
     """
+    if "--" in words[:-1]:
+        return []
+    groups = tasks.collections
+    if words and words[-1].startswith("-"):
+        contexts = {context.name: context for context in tasks.to_contexts()}
+        names = [*words, *(f"{group}.{name}" for group, name in itertools.pairwise(words) if group in groups)]
+        found = [contexts[name] for name in names if name in contexts]
+        return [flag for flag in (found[-1] if found else own).flag_names() if flag.startswith("--")]
     for word in words[-2:]:
         if word in groups:
-            return list(groups[word])
-    return [*groups, *(name for name in tasks if "." not in name)]
-
-
-def print_candidates(words: Sequence[str], initial: ParserContext, tasks: Collection, parser: Parser) -> None:
-    """Prints candidates for the last of ./inv's arguments. None after `--`: the shell completes files there."""
-    if "--" in words[:-1]:
-        return
-    if not (words and words[-1].startswith("-")):
-        groups = {name: group.task_names for name, group in tasks.collections.items()}
-        print("\n".join(candidates(words, groups, tasks.task_names)))
-        return
-    line = ParseResult()
-    line.remainder = " ".join([NAME, *words])
-    complete([NAME], line, initial, tasks, parser)
+            return [*groups[word].task_names]
+    return [*groups, *(name for name in tasks.task_names if "." not in name)]

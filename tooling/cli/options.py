@@ -1,4 +1,4 @@
-"""Tasks whose command-line options follow from type hints.
+"""Tasks of invoke whose command-line options follow from type hints.
 
 `nodes: Annotated[int, "containers to start"] = 2` declares the option --nodes with its type, help and default. A
 parameter whose type is a dataclass stands for the options that the dataclass's fields declare; the dataclass
@@ -16,12 +16,15 @@ from functools import partial
 from types import NoneType
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
+from invoke import tasks
+from invoke.context import Context
 from invoke.parser.argument import Argument
-from invoke.tasks import Task as InvokeTask
 
-from tooling.basis.errors import check_all
+from tooling.basis.errors import UsageError, check_all
+from tooling.cli.process import guarded
 
 _COMMAND = "command"
+_EXPECTED = {int: "an integer", float: "a number"}
 
 
 class _Parameter(NamedTuple):
@@ -39,10 +42,22 @@ def command_argv(argv: Sequence[str] | None = None) -> list[str]:
     return list(argv[argv.index("--") + 1 :]) if "--" in argv else []
 
 
-class Task(InvokeTask[Callable[..., None]]):
-    """A decorator: makes a task of a function whose parameters declare the options.
+class Option(Argument):
+    """An option of a task. A value of another type is a UsageError that names the option."""
 
-    `words`: the parameter that receives the arguments that are not options; its type is tuple[str, ...].
+    def set_value(self, value: Any, cast: bool = True) -> None:
+        try:
+            super().set_value(value, cast)
+        except ValueError:
+            flag, expected = self.names[0], _EXPECTED[self.kind]
+            raise UsageError(f"--{flag} expects {expected}, found {value!r}") from None
+
+
+class Task(tasks.Task[Callable[..., None]]):
+    """A task of a function whose parameters declare the options.
+
+    `words`: the parameter that receives the arguments that are not options, under ./inv; its type is
+    tuple[str, ...].
     """
 
     def __init__(self, body: Callable[..., None], *, words: str = "", **settings: Any) -> None:
@@ -55,9 +70,18 @@ class Task(InvokeTask[Callable[..., None]]):
         self.__doc__ = body.__doc__
         self.__name__ = body.__name__
 
+    def __call__(self, *context: Context, **values: Any) -> Any:
+        with guarded():
+            return super().__call__(*context, **values)
+
     def get_arguments(self, ignore_unknown_help: bool | None = None) -> list[Argument]:  # noqa: ARG002 - invoke's
         """The options for invoke's parser."""
         return [_argument(option) for option in self._options]
+
+
+def task(*body: Callable[..., None], **settings: Any) -> Any:
+    """invoke's decorator @task, for a function whose parameters declare the options. `settings`: see Task."""
+    return tasks.task(*body, klass=Task, **settings)
 
 
 def _parameters(target: Callable[..., object]) -> Iterator[_Parameter]:
@@ -104,12 +128,12 @@ def _call(target: Callable[..., object], values: Mapping[str, Any]) -> object:
     return target(**arguments)
 
 
-def _argument(option: _Parameter) -> Argument:
+def _argument(option: _Parameter) -> Option:
     kind = list if get_origin(option.kind) is tuple else option.kind
     if NoneType in get_args(kind):  # int | None: int
         kind = next(member for member in get_args(kind) if member is not NoneType)
     shown = option.default and kind not in (bool, list) and "default:" not in option.help
-    return Argument(
+    return Option(
         name=option.name.rstrip("_").replace("_", "-"),
         attr_name=option.name if "_" in option.name else None,
         kind=kind,

@@ -5,34 +5,34 @@ from tooling.bench import collectives as bench_collectives
 from tooling.bench import launch as bench_launch
 from tooling.bench import scaling as bench_scaling
 from tooling.bench.train import run as bench_train
-from tooling.cli.options import Task
+from tooling.cli.options import task
 
 
-@Task
+@task
 def train(options: bench_train.Options) -> None:
     """Train the same job under every recipe, and compare with the machine's limit."""
     bench_train.run(options)
 
 
-@Task
+@task
 def collectives(options: bench_collectives.Options) -> None:
     """Measure the process groups, and compare with the hardware's limits."""
     bench_collectives.collectives(options)
 
 
-@Task
+@task
 def scaling(options: bench_scaling.Options) -> None:
     """Train on 1, 2 and 4 containers, and compare with the prediction from 1 and 2."""
     bench_scaling.run(options)
 
 
-@Task
+@task
 def launch(options: bench_launch.Options) -> None:
     """Train the same job under launch, torchrun and run_cpu."""
     bench_launch.run(options)
 
 
-@Task
+@task
 def attention(options: bench_attention.Options) -> None:
     """Measure attention with this project's kernels and with torch's."""
     bench_attention.run(options)

@@ -8,7 +8,7 @@ from cpu_train_stack.machine import files
 from tooling.basis.console import HtmlOption, JsonOption, console
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
-from tooling.cli.options import Task
+from tooling.cli.options import task
 from tooling.cluster import compose, run
 from tooling.cluster import demo as cluster_demo
 from tooling.cluster import up as cluster_up
@@ -25,7 +25,7 @@ from tooling.image.choice import Choice
 _DEFAULT = "default: the running one, or the one that ended last"
 
 
-@Task
+@task
 def demo(
     choice: Choice,
     nodes: NodesOption = 2,
@@ -38,19 +38,19 @@ def demo(
     cluster_demo.demo(choice, nodes, ranks_per_node, backend, launcher, task)
 
 
-@Task
+@task
 def up(request: cluster_up.Request) -> None:
     """Run a command on a local cluster: ./inv up --nodes 2 -- train ..."""
     cluster_up.up(request)
 
 
-@Task
+@task
 def down(name: Annotated[str | None, "the cluster's name; default: the only cluster that is up"] = None) -> None:
     """Remove a cluster. Its log and its output stay."""
     cluster_up.down(name)
 
 
-@Task
+@task
 def logs(
     name: Annotated[str | None, f"name of the cluster or job; {_DEFAULT}"] = None,
     follow: Annotated[bool, "wait for more output"] = False,
@@ -63,7 +63,7 @@ def logs(
         cluster_up.logs(name, follow)
 
 
-@Task
+@task
 def watch(
     name: Annotated[str | None, f"name of the cluster or job; {_DEFAULT}"] = None,
 ) -> None:
@@ -75,7 +75,7 @@ def watch(
         cluster_up.watch(name)
 
 
-@Task
+@task
 def status(
     name: Annotated[str | None, "name of the cluster or job; default: the running job, or every cluster"] = None,
 ) -> None:
@@ -87,7 +87,7 @@ def status(
     console(200).print(table)
 
 
-@Task
+@task
 def stop(
     name: Annotated[str | None, "name of the cluster or job; default: the running one"] = None,
 ) -> None:
@@ -98,13 +98,13 @@ def stop(
         cluster_up.down(name)
 
 
-@Task
+@task
 def plan_cluster(request: Request, json: JsonOption = False, html: HtmlOption = None) -> None:
     """Predict how long a job takes on N nodes, and how many nodes are worth using, with error bars."""
     forecast.run(request, json, html)
 
 
-@Task
+@task
 def launch(
     job: Job,
     detach: Annotated[bool, "leave the job running: see ./inv logs, ./inv status, ./inv stop"] = False,

@@ -11,7 +11,7 @@ from tooling.checks import sanitize as sanitized
 from tooling.checks import soak as soaked
 from tooling.checks.emulate import guest
 from tooling.checks.faults import reliability
-from tooling.cli.options import Task
+from tooling.cli.options import task
 from tooling.image import reproduce as reproduced
 from tooling.image.choice import TORCH_SOURCES, PinOption, TorchSourceOption, WithOption
 from tooling.pins import choose, parse
@@ -19,14 +19,14 @@ from tooling.pins.pin import TorchSource
 from tooling.wheels import added, check, locks
 
 
-@Task
+@task
 def check_matrix(pin: Annotated[str | None, "check only this row"] = None) -> None:
     """Check every row: versions that fit together, and wheels that pip finds for the row."""
     loaded = parse.load()
     check.check([loaded.pin(pin)] if pin else list(loaded.pins.values()))
 
 
-@Task
+@task
 def lock(
     pin: PinOption = None,
     with_: WithOption = (),
@@ -42,7 +42,7 @@ def lock(
     say(f"wrote {path}")
 
 
-@Task
+@task
 def reproduce(
     pin: PinOption = None,
     with_: WithOption = (),
@@ -53,7 +53,7 @@ def reproduce(
     reproduced.run(locks.choose_pin(pin, (), torch_source, with_), json)
 
 
-@Task
+@task
 def conformance(
     pin: PinOption = None,
     ranks: Annotated[int, "ranks in the container"] = 3,
@@ -64,7 +64,7 @@ def conformance(
     torch_conformance.run(pin, ranks, only, json)
 
 
-@Task
+@task
 def ranks(
     pin: PinOption = None,
     only: Annotated[tuple[str, ...], "train only in this way, such as LoRA; may be repeated"] = (),
@@ -74,7 +74,7 @@ def ranks(
     of_ranks.run(pin, only, json)
 
 
-@Task
+@task
 def sanitize(
     pin: PinOption = None, thread: Annotated[bool, "use ThreadSanitizer instead of AddressSanitizer"] = False
 ) -> None:
@@ -82,7 +82,7 @@ def sanitize(
     sanitized.run(pin, thread)
 
 
-@Task
+@task
 def soak(
     shape: soaked.Shape,
     pin: PinOption = None,
@@ -92,7 +92,7 @@ def soak(
     soaked.run(pin, jobs, shape)
 
 
-@Task
+@task
 def faults(
     only: Annotated[str, "inject only faults whose names match this regular expression, such as disk-full"] = "",
     launcher: Annotated[str, "torchrun or mpirun; default: both"] = "",
@@ -101,7 +101,7 @@ def faults(
     reliability.run(only, launcher)
 
 
-@Task
+@task
 def emulate(
     command: tuple[str, ...],
     bochs: Annotated[str | None, "required: a git checkout of Bochs, which runs the emulated machine"] = None,
@@ -112,7 +112,7 @@ def emulate(
     guest.run(bochs, pin, data, command)
 
 
-@Task
+@task
 def fresh(command: tuple[str, ...] = ()) -> None:
     """Run the README's two commands, or COMMAND, on a fresh Debian without any of this machine's programs."""
     fresh_machine.run(command)

@@ -1,12 +1,11 @@
 """The tasks about pins and images."""
 
-from functools import partial
 from typing import Annotated
 
 from tooling.basis.console import HtmlOption, JsonOption
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
-from tooling.cli.options import Task
+from tooling.cli.options import task
 from tooling.hpc import export as hpc_export
 from tooling.hpc.export import FORMATS
 from tooling.image import build as image_build
@@ -18,13 +17,13 @@ from tooling.wheels import advisories as wheels_advisories
 from tooling.wheels import locks
 
 
-@Task
+@task
 def matrix(json: JsonOption = False, html: HtmlOption = None) -> None:
     """Show the pins: each row is a set of versions that fit together."""
     table.show(parse.load(), as_json=json, html=html)
 
 
-@Task
+@task
 def advisories(
     pin: PinOption = None,
     torch_source: TorchSourceOption = "",
@@ -38,7 +37,7 @@ def advisories(
     wheels_advisories.run(locks.choose_pin(pin, (), torch_source), osv, json)
 
 
-@Task
+@task
 def build(
     pin: PinOption = None,
     all: Annotated[bool, "build every row; rows that fail are reported, and the exit code is then 1"] = False,
@@ -56,7 +55,7 @@ def build(
         image_build.run(locks.choose_pin(pin, set, torch_source, with_), prune)
 
 
-@Task
+@task
 def push(
     registry: Annotated[str, "required: HOST[:PORT]/NAME; docker login provides the credentials"] = "",
     pin: PinOption = None,
@@ -72,9 +71,9 @@ def push(
     image_push.run(registry, locks.choose_pin(pin, (), torch_source, with_), alias, output, sign)
 
 
-@partial(Task, words="image")
+@task(words="image")
 def verify(
-    image: Annotated[tuple[str, ...], "HOST/NAME@sha256:…; the flag can be left out"] = (),
+    image: Annotated[tuple[str, ...], "HOST/NAME@sha256:…; under ./inv, the flag can be left out"] = (),
     key: Annotated[str, "required: the public key, cosign.pub or env://NAME"] = "",
 ) -> None:
     """Check the signature, provenance and bill of materials of a pushed image: ./inv verify HOST/NAME@sha256:…"""
@@ -85,7 +84,7 @@ def verify(
     say(f"verified {image[0]}: pin {found['externalParameters']['pin']}, commit {commit}")
 
 
-@Task
+@task
 def export(
     choice: Choice,
     format: Annotated[str, f"{', '.join(FORMATS)}; default: charliecloud, a folder for ch-run"] = "charliecloud",
@@ -95,7 +94,7 @@ def export(
     hpc_export.run(choice, format, output)
 
 
-@Task
+@task
 def sbom(
     pin: PinOption = None,
     with_: WithOption = (),

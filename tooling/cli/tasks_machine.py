@@ -1,6 +1,5 @@
 """The tasks about this machine, about this checkout, and about records of jobs."""
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -8,28 +7,28 @@ from cpu_train_stack.report import compare as report
 from tooling.basis.console import HtmlOption, JsonOption
 from tooling.basis.errors import UsageError
 from tooling.checks import in_image, suite
-from tooling.cli.options import Task
+from tooling.cli.options import task
 from tooling.engine import api
 from tooling.engine import doctor as engine_doctor
 from tooling.image.choice import TORCH_SOURCE_HELP, Choice
 
 
-@Task
+@task
 def doctor(json: JsonOption = False, html: HtmlOption = None) -> None:
     """Show what this machine has, what it lacks, and how to fix it."""
     engine_doctor.run(as_json=json, html=html)
 
 
-@partial(Task, words="folders")
+@task(words="folders")
 def compare(
-    folders: Annotated[tuple[str, ...], "an output folder of a job; the flag can be left out"] = (),
+    folders: Annotated[tuple[str, ...], "an output folder of a job; under ./inv, the flag can be left out"] = (),
     output: Annotated[str, "the file to write"] = report.NAME,
 ) -> None:
     """Compare jobs on one HTML page: ./inv compare FOLDER FOLDER ..."""
     print(report.write([Path(folder) for folder in folders], Path(output)))
 
 
-@partial(Task, name="test")
+@task(name="test")
 def run_suite(
     part: Annotated[
         str | None, "unit (the checks, and the tests that need no Docker), image, cluster, emulated, or a file"

@@ -3,8 +3,8 @@
 import pytest
 
 import tasks
+from tests.unit.tooling.cli.program import run
 from tooling.checks import in_image
-from tooling.cli.parser import TaskProgram
 from tooling.engine.api import Engine
 from tooling.image.build import Image
 from tooling.image.choice import Choice
@@ -20,10 +20,8 @@ def test_the_lock_has_one_version_of_pytest_for_every_python() -> None:
     "options", [["--part", "unit", "--inside", "2.13"], ["--torch-source", "default"]], ids=" ".join
 )
 def test_a_bad_combination_of_options_is_one_line(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        TaskProgram(tasks.SECTIONS).run(["inv", "test", *options])
-    assert end.value.code == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    code, out, err = run(tasks.SECTIONS, ["test", *options], capsys)
+    assert (code, out, err.count("\n")) == (2, "", 1)
 
 
 def test_the_tests_run_in_the_chosen_image_although_a_build_moves_its_tag(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,23 +1,30 @@
 """Runs ./inv's program in the process of the tests."""
 
 import sys
+from collections.abc import Mapping, Sequence
 
 import pytest
+from invoke.exceptions import Exit
 
-from tooling.cli.parser import Member, TaskProgram
+from tooling.basis.say import say
+from tooling.cli import parser
+from tooling.cli.parser import Member
+from tooling.cli.process import guarded
 
 
 def run(
-    sections: dict[str, list[Member]], argv: list[str], capsys: pytest.CaptureFixture[str]
+    sections: Mapping[str, Sequence[Member]], argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, str, str]:
     """Exit code, standard output, standard error."""
-    code: int | str | None = 0
+    code = 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["inv", *argv])
         try:
-            TaskProgram(sections).run(["inv", *argv])
-        except SystemExit as end:
+            with guarded():
+                parser.main(sys.argv, sections)
+        except Exit as end:
             code = end.code
+            if end.message:
+                say(end.message)
     out, err = capsys.readouterr()
-    assert isinstance(code, int)
     return code, out, err

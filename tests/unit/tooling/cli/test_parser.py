@@ -20,7 +20,7 @@ from tooling.cli.parser import Member
 from tooling.image import recipe
 
 
-@options.Task
+@options.task
 def build(
     pin: Annotated[str, "a pin"] = "2.13",
     nodes: Annotated[int, "nodes"] = 1,
@@ -30,30 +30,30 @@ def build(
     print(f"{pin} {nodes} {rate}")
 
 
-@options.Task
+@options.task
 def measure_all() -> None:
     """Measure something."""
 
 
-@options.Task
+@options.task
 def refuse() -> None:
     """Refuse."""
     raise UsageError("found a, expected b: do c")
 
 
-@options.Task
+@options.task
 def interrupt() -> None:
     """Be interrupted."""
     raise KeyboardInterrupt
 
 
-@options.Task
+@options.task
 def write(path: Annotated[str, "a path"] = "", code: Annotated[int, "an errno"] = errno.EACCES) -> None:
     """Fail to write a file."""
     raise OSError(code, os.strerror(code), path)
 
 
-@options.Task
+@options.task
 def wait() -> None:
     """Wait too long for an engine."""
     subprocess.run(["sleep", "60", "0"], timeout=0.01, check=False)
@@ -160,9 +160,9 @@ def test_the_command_after_two_dashes_keeps_its_quoting() -> None:
 # ./inv with another tasks module, whose only task prints a line when it begins and when it ends.
 SLEEPER = """
 import runpy, sys, time, types
-from tooling.cli.options import Task
+from tooling.cli.options import task
 
-@Task
+@task
 def sleep():
     try:
         print("begun", flush=True)
