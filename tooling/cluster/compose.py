@@ -168,7 +168,7 @@ def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, 
     services: dict[str, Any] = {}
     for node_rank, (name, share) in enumerate(zip(spec.node_names, divide(cores, spec.nodes), strict=True)):
         services[name] = {
-            "extends": {"file": str(COMPOSE / f"{spec.launcher}.yaml"), "service": "node"},
+            "extends": f"{spec.launcher}.yaml",
             "hostname": name,
             **common,
             "cpuset": format_cpu_list(cpu for core in share for cpu in core.cpus),
@@ -176,6 +176,7 @@ def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, 
             "volumes": [_volume(mount) for mount in spec.mounts],
         }
         if spec.launcher == "mpirun":
+            services[name]["command"] = ["sshd"]
             services[name]["volumes"] += _key_volumes(keys, name)
             continue
         launch = launchers.launch(
@@ -196,7 +197,7 @@ def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, 
             timeout=launchers.MPI_START_SECONDS,
         )
         services[LAUNCHER] = {
-            "extends": {"file": str(COMPOSE / "mpirun.yaml"), "service": LAUNCHER},
+            "extends": "mpirun.yaml",
             "hostname": LAUNCHER,
             **common,
             "command": [_escape(word) for word in launch],
@@ -208,7 +209,7 @@ def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, 
 
 
 def plain(document: dict[str, Any], name: str) -> dict[str, Any]:
-    """For --print-compose: the document with the extended services written out, and without ./inv's labels.
+    """For --print-compose: the document with what the services extend written out, and without ./inv's labels.
 
     ./inv manages what has its labels, and would remove these containers with ./inv down.
     """
@@ -222,8 +223,8 @@ def _unlabelled(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def complete(service: Mapping[str, Any]) -> dict[str, Any]:
-    """A service of `document` with the service that it extends."""
-    extended = yaml.read(COMPOSE / service["extends"]["file"])["services"][service["extends"]["service"]]
+    """A service of `document` with x-container of the file that it extends, one of compose/."""
+    extended = yaml.read(COMPOSE / service["extends"])["x-container"]
     own = {key: value for key, value in service.items() if key != "extends"}
     merged = {key: {**extended[key], **own.get(key, {})} for key in ("environment",) if key in extended}
     return {**extended, **own, **merged}

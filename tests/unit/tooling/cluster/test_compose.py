@@ -103,7 +103,7 @@ def test_an_mpirun_cluster_has_nodes_that_run_sshd_and_a_launcher_that_names_the
     ]
     assert services["launcher"]["environment"] == {"HF_TOKEN": None, "A": "$$x"}
     for name in ("node-0", "node-1"):
-        assert "command" not in services[name]
+        assert services[name]["command"] == ["sshd"]
         assert "environment" not in services[name]
 
 
