@@ -1,0 +1,77 @@
+"""The files in compose/ with plain docker compose: training over ccl, more nodes, and rank 0's exit code."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests import containers
+from tests.image.train_runs import line, reviews
+from tooling.basis.paths import COMPOSE
+
+Up = Callable[..., tuple[int, str]]
+
+
+def compose(
+    launcher: str, project: str, *arguments: str, variables: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    argv = ["docker", "compose", f"--project-name={project}", f"--file={COMPOSE / launcher}.yaml", *arguments]
+    return subprocess.run(
+        argv, capture_output=True, text=True, timeout=300, check=False, env={**os.environ, **variables}
+    )
+
+
+@pytest.fixture(params=["torchrun", "mpirun"])
+def up(request: pytest.FixtureRequest, image: str, tmp_path: Path) -> Iterator[Up]:
+    """Starts the cluster with variables, and returns the exit code and the output."""
+    project, name = containers.unique_name(), request.param
+    tmp_path.chmod(0o755)
+    fixed = {"IMAGE": image, "DATA": str(tmp_path)}
+
+    def start(**variables: str) -> tuple[int, str]:
+        done = compose(name, project, "up", "--exit-code-from=node-0", variables=fixed | variables)
+        return done.returncode, done.stdout + done.stderr
+
+    yield start
+    down = compose(name, project, "down", "--volumes", variables=fixed)
+    assert down.returncode == 0, down.stderr
+
+
+def test_two_ranks_train_over_ccl(up: Up, tiny_model: Path, tmp_path: Path, output_folder: Path) -> None:
+    (tmp_path / "train.csv").write_text(reviews(48))
+    (tmp_path / "eval.csv").write_text(reviews(16))
+    shutil.copytree(tiny_model, tmp_path / "tiny")
+    flags = line("/output", backend="ccl", bf16=True)
+    code, output = up(COMMAND=" ".join(["train", *flags]), OUTPUT=str(output_folder), CPUS="1")
+    assert code == 0, output
+    result = json.loads((output_folder / "result.json").read_text(encoding="utf-8"))
+    assert (result["world_size"], result["nodes"], result["backend"], result["bf16"]) == (2, 2, "ccl", True)
+    assert result["train_loss_last"] < result["train_loss_first"]
+
+
+SCRIPT = """
+import os, sys, time, torch, torch.distributed as dist
+total = torch.ones(1)
+dist.all_reduce(total)
+print("ROW", dist.get_rank(), int(total), os.getuid(), sys.argv[1:], flush=True)
+if dist.get_rank() == 0:
+    time.sleep(3)  # the other ranks have ended
+    print("rank 0 has ended", flush=True)
+    sys.exit(int(sys.argv[1]))
+"""
+
+
+def test_more_nodes_end_with_the_code_of_rank_0_for_any_user(up: Up, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    for code in (0, 3):
+        found, output = up(
+            COMMAND=f"run /data/script.py {code} 'a  b' $HOME", WORKERS="2", CPUS="1", CONTAINER_USER="1234:1234"
+        )
+        assert found == code, output
+        rows = sorted(text.partition("ROW ")[2] for text in output.splitlines() if "ROW " in text)
+        assert rows == [f"{rank} 3 1234 ['{code}', 'a  b', '$HOME']" for rank in range(3)], output
+        assert "rank 0 has ended" in output
