@@ -119,28 +119,29 @@ def plan(found: RankPlan, reported: Iterable[str]) -> list[Check]:
     return [Check("plan", Status.OK, f"{each} gets {cores} and {threads}")]
 
 
-def shm(space: Space, ranks: int, cpus: int) -> Check:
-    """`ranks`: the wanted number on this node. `cpus`: as for `shared_memory.needed`."""
+def shm(space: Space, ranks: int, cpus: int, workers: int = 1) -> Check:
+    """`ranks`: the wanted number on this node. `cpus`, `workers`: as for `shared_memory.needed`."""
     found = f"{space.free // MEBIBYTE} of {space.size // MEBIBYTE} MiB free"
     if space.free < ranks * DATA_LOADING_BYTES:
         detail = f"{found}: data loading workers of {count(ranks, 'rank')} will crash"
-        return Check(SHM, Status.ERROR, detail, _larger_shm(ranks, cpus))
+        return Check(SHM, Status.ERROR, detail, _larger_shm(ranks, cpus, workers))
     if ranks == 1:
         return Check(SHM, Status.OK, f"{found}; a single rank on a node needs little")
-    wanted = shared_memory.needed(ranks, cpus)
+    wanted = shared_memory.needed(ranks, cpus, workers)
     detail = f"{found}; backend ccl needs {wanted // MEBIBYTE} for {ranks} ranks on a host with {cpus} CPUs"
     if space.free >= wanted:
         return Check(SHM, Status.OK, detail)
-    return Check(SHM, Status.WARNING, f"{detail}: its ranks use tcp, which is slower", _larger_shm(ranks, cpus))
+    detail = f"{detail}: its ranks use tcp, which is slower"
+    return Check(SHM, Status.WARNING, detail, _larger_shm(ranks, cpus, workers))
 
 
-def _larger_shm(ranks: int, cpus: int) -> str:
-    size = shared_memory.option(max(ranks, 2), cpus)
+def _larger_shm(ranks: int, cpus: int, workers: int) -> str:
+    size = shared_memory.option(max(ranks, 2), cpus, workers)
     return f"start the container with docker run {size} (Kubernetes: mount an emptyDir of medium Memory there)"
 
 
 def examine_shm(ranks: int) -> list[Check]:
-    cpus = shared_memory.online_cpus()
+    cpus, workers = shared_memory.online_cpus(), shared_memory.workers(os.environ)
     probe = Path(SHM) / f"cpu-train-stack-doctor-{uuid.uuid4().hex}"
     try:
         probe.write_bytes(b"0")
@@ -148,8 +149,8 @@ def examine_shm(ranks: int) -> list[Check]:
         space = shared_memory.read()
     except OSError as error:
         detail = f"cannot be written ({error.strerror}): data loading workers need it"
-        return [Check(SHM, Status.ERROR, detail, _larger_shm(ranks, cpus))]
-    return [shm(space, ranks, cpus)]
+        return [Check(SHM, Status.ERROR, detail, _larger_shm(ranks, cpus, workers))]
+    return [shm(space, ranks, cpus, workers)]
 
 
 def open_files(soft: int) -> Check:

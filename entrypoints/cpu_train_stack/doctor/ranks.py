@@ -179,7 +179,8 @@ def bf16(flag: str, found: Mapping[str, Any]) -> Check:
 
 def examine_allreduce() -> list[Check]:
     """Start two ranks for each backend of the image."""
-    room = shared_memory.read().free >= shared_memory.needed(RANKS, shared_memory.online_cpus())
+    cpus, workers = shared_memory.online_cpus(), shared_memory.workers(os.environ)
+    room = shared_memory.read().free >= shared_memory.needed(RANKS, cpus, workers)
     checks = []
     for backend in ("gloo", "ccl") if packages.installed(packages.CCL) else ("gloo",):
         over_tcp = backend == "ccl" and not room

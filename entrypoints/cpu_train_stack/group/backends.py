@@ -10,7 +10,7 @@ from cpu_train_stack.cli import packages
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.cli.say import say
 from cpu_train_stack.machine import network
-from cpu_train_stack.machine.shared_memory import DIRECTORY, Space, needed, online_cpus, option, read
+from cpu_train_stack.machine.shared_memory import DIRECTORY, Space, needed, online_cpus, option, read, workers
 from cpu_train_stack.placement.detect import DistributedEnvironment
 from cpu_train_stack.plan import ccl
 
@@ -39,7 +39,7 @@ def prepare_ccl(environment: DistributedEnvironment, deadline_seconds: float) ->
     prepare_gloo(environment, deadline_seconds)  # the job may create gloo groups too
     ranks, users = environment.local_world_size, os.environ.get("CCL_ATL_SHM")
     # Checked before the ranks connect: all see the same free space, because no rank has used any yet.
-    warning = shared_memory_warning(ranks, read(), online_cpus())
+    warning = shared_memory_warning(ranks, read(), online_cpus(), workers(os.environ))
     set_defaults(os.environ, environment, os.environ[network.USERS_CHOICE], ranks > 1 and warning is None)
     if warning and not users and environment.local_rank == 0:
         say(f"warning: {warning}")
@@ -61,13 +61,14 @@ def set_defaults(
         environ[name] = environ.get(name) or value  # manifests may set a variable to nothing
 
 
-def shared_memory_warning(local_world_size: int, space: Space, cpus: int) -> str | None:
-    """The warning if `space` is too small for the ranks of this node. `cpus`: as for `shared_memory.needed`."""
-    wanted = needed(local_world_size, cpus)
+def shared_memory_warning(local_world_size: int, space: Space, cpus: int, workers: int = 1) -> str | None:
+    """The warning if `space` is too small for the ranks of this node. `cpus`, `workers`: see `needed`."""
+    wanted = needed(local_world_size, cpus, workers)
     if space.free >= wanted:
         return None
+    each = f" with {workers} oneCCL workers each" if workers > 1 else ""
     return (
-        f"{DIRECTORY} has {space.free >> 20} MiB free, expected {wanted >> 20} MiB for {local_world_size} ranks "
-        f"on a host with {cpus} CPUs: they use tcp, which is slower than shared memory: start the "
-        f"container with docker run {option(local_world_size, cpus)}"
+        f"{DIRECTORY} has {space.free >> 20} MiB free, expected {wanted >> 20} MiB for {local_world_size} "
+        f"ranks{each} on a host with {cpus} CPUs: they use tcp, which is slower than shared memory: start the "
+        f"container with docker run {option(local_world_size, cpus, workers)}"
     )

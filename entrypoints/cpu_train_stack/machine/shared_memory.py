@@ -1,16 +1,16 @@
 """The room in /dev/shm that the ccl ranks of a node need to communicate through shared memory. Torch-free.
 
-libfabric's shm provider (of Intel MPI 2021.18) creates a file for each rank, but works only if there is room for
-one file for each online CPU of the host, however few of them the container may use. Each rank checks this for
-itself when it starts. If all ranks find too little room, they silently use TCP. If only some ranks do, because the
-files of the other ranks have filled it, the ranks cannot connect at all.
+libfabric's shm provider (of Intel MPI 2021.18) creates a file for each oneCCL worker of a rank, but works only if
+there is room for one file for each online CPU of the host, however few of them the container may use. Each rank
+checks this for itself when it starts. If all ranks find too little room, they silently use TCP. If only some ranks
+do, because the files of the other ranks have filled it, the ranks cannot connect at all.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,20 +48,29 @@ def online_cpus() -> int:
     return os.sysconf("SC_NPROCESSORS_ONLN")
 
 
-def needed(ranks: int, cpus: int) -> int:
+def workers(environ: Mapping[str, str]) -> int:
+    """oneCCL's workers of a rank, which have a file each, also those without a thread: CCL_WORKER_COUNT.
+
+    `plan.ccl` refuses a value that is not a number.
+    """
+    found = environ.get("CCL_WORKER_COUNT", "")
+    return max(1, int(found)) if found.isdecimal() else 1
+
+
+def needed(ranks: int, cpus: int, workers: int = 1) -> int:
     """Free bytes that guarantee shared memory to all `ranks` of a node; a single rank needs none.
 
-    `cpus`: the host's online CPUs.
+    `cpus`: the host's online CPUs. `workers`: of each rank.
     """
     if ranks == 1:
         return 0
     # The last rank may check after the others have filled their files.
-    return (cpus + ranks - 1) * FILE_BYTES + SPARE_BYTES
+    return (max(cpus, workers) + (ranks - 1) * workers) * FILE_BYTES + SPARE_BYTES
 
 
-def option(ranks: int, cpus: int) -> str:
+def option(ranks: int, cpus: int, workers: int = 1) -> str:
     """Docker's option for a container with enough shared memory, rounded up to full GiB."""
-    return f"--shm-size {-(-needed(ranks, cpus) // (1024 * MEBIBYTE))}g"
+    return f"--shm-size {-(-needed(ranks, cpus, workers) // (1024 * MEBIBYTE))}g"
 
 
 def is_in_use(mapped_files: Iterable[str]) -> bool:

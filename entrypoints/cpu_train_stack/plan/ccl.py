@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import cycle, islice
 
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.cli.numbers import count
@@ -79,12 +80,12 @@ def worker_cores(
         notes.reasons.append(f"no core is kept for communication: {backend} has no worker threads to bind")
         return ()
     own = _users_own(environ)
+    wanted = _worker_count(own, share)
     if own.get("CCL_WORKER_OFFLOAD") == "0":
         notes.reasons.append("CCL_WORKER_OFFLOAD=0 is set by the user: no core is kept for workers")
         return ()
     if "CCL_WORKER_AFFINITY" in own:
         return _users_cores(own["CCL_WORKER_AFFINITY"], notes)
-    wanted = _worker_count(own, share)
     if wanted == 0:
         notes.reasons.append(
             f"CCL_WORKER_OFFLOAD=0: with {count(share.smallest, 'core')} for each rank, a core for a worker costs "
@@ -114,24 +115,37 @@ def worker_cores(
 
 
 def worker_variables(
-    environment: DistributedEnvironment, backend: str, worker_cpus: tuple[int, ...], environ: Mapping[str, str]
+    environment: DistributedEnvironment,
+    backend: str,
+    worker_cpus: tuple[int, ...],
+    share: Share,
+    environ: Mapping[str, str],
 ) -> dict[str, str]:
     """The variables for these workers, without those that the user has set."""
     if backend != "ccl" or environment.world_size == 1:
         return {}
     own = _users_own(environ)
-    if not worker_cpus:
-        return {"CCL_WORKER_OFFLOAD": own.get("CCL_WORKER_OFFLOAD", "0")}
     if "CCL_WORKER_AFFINITY" in own:  # the user's list belongs to the user's count
-        return {} if "CCL_WORKER_OFFLOAD" in own else {"CCL_WORKER_OFFLOAD": "1"}
-    # oneCCL expects one list for all ranks of the node, rank by rank, and takes this rank's part of it.
-    everyone = ",".join(map(str, worker_cpus * environment.local_world_size))
-    chosen = {
-        "CCL_WORKER_OFFLOAD": "1",
-        "CCL_WORKER_COUNT": str(len(worker_cpus)),
-        "CCL_WORKER_AFFINITY": everyone,
-    }
+        return {"CCL_WORKER_OFFLOAD": own.get("CCL_WORKER_OFFLOAD", "1" if worker_cpus else "0")}
+    if worker_cpus:
+        chosen = {
+            "CCL_WORKER_OFFLOAD": "1",
+            "CCL_WORKER_COUNT": str(len(worker_cpus)),
+            "CCL_WORKER_AFFINITY": _everyones(worker_cpus, environment),
+        }
+    else:
+        chosen = {"CCL_WORKER_OFFLOAD": own.get("CCL_WORKER_OFFLOAD", "0")}
+        if "CCL_WORKER_COUNT" in own:
+            # Under mpirun, oneCCL looks for a core for each worker, also for those without a thread, and fails.
+            cpus = islice(cycle(core.cpus[0] for core in share.cores), int(own["CCL_WORKER_COUNT"]))
+            chosen["CCL_WORKER_AFFINITY"] = _everyones(tuple(cpus), environment)
+        return chosen
     return {name: value for name, value in chosen.items() if name not in own}
+
+
+def _everyones(worker_cpus: tuple[int, ...], environment: DistributedEnvironment) -> str:
+    """oneCCL expects one list for all ranks of the node, rank by rank, and takes this rank's part of it."""
+    return ",".join(map(str, worker_cpus * environment.local_world_size))
 
 
 def _users_own(environ: Mapping[str, str]) -> dict[str, str]:

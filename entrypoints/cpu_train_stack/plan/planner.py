@@ -108,7 +108,7 @@ def plan(
     chosen = detect.variables(placement)
     chosen["OMP_NUM_THREADS"] = users_value or str(threads)
     chosen.update(openmp_variables(share, computing, threads, user_environ, preloads, notes))
-    chosen.update(ccl.worker_variables(placement, backend, workers, user_environ))
+    chosen.update(ccl.worker_variables(placement, backend, workers, share, user_environ))
     loaders = _dataloader_workers(share, len(cpus), threads, user_environ, notes)
     chosen[contract.DATALOADER_WORKERS] = str(loaders)
     if "TORCH_CPP_LOG_LEVEL" not in user_environ:

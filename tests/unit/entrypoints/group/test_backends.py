@@ -101,6 +101,14 @@ def test_the_warning_for_too_little_shared_memory_has_the_right_size(
     assert said is None or (warning is not None and said in warning)
 
 
+def test_each_worker_of_a_rank_needs_shared_memory() -> None:
+    space = Space(size=1 << 40, free=100 << 20)
+    assert backends.shared_memory_warning(2, space, cpus=2, workers=2) is None
+    warning = backends.shared_memory_warning(2, space, cpus=2, workers=4)
+    assert warning is not None
+    assert "expected 130 MiB for 2 ranks with 4 oneCCL workers each" in warning
+
+
 def test_empty_variables_get_the_defaults_too() -> None:
     environ = {"CCL_WORKER_COUNT": "", "CCL_ATL_SHM": "1"}
     backends.set_defaults(environ, place(0, 2), "lo", shared_memory=False)

@@ -80,10 +80,12 @@ def test_the_users_number_of_workers_is_kept_and_reserved() -> None:
 
 
 def test_the_users_workers_that_do_not_fit_are_a_warning() -> None:
-    made = make(place(0, 2), cores(2), {"CCL_WORKER_COUNT": "1"}, IOMP, "ccl")
+    made = make(place(1, 2), cores(2), {"CCL_WORKER_COUNT": "2"}, IOMP, "ccl")
     assert made.ccl_worker_cores == ()
     assert made.environment["CCL_WORKER_OFFLOAD"] == "0"
     assert "no cores to spare for workers: unset CCL_WORKER_COUNT, lower" in made.warnings[0]
+    # A CPU for each worker of each rank, without which oneCCL may refuse to start.
+    assert made.environment["CCL_WORKER_AFFINITY"] == "1,1,1,1"
 
 
 def test_a_worker_that_the_user_asks_for_gets_a_core_of_small_shares_too() -> None:
@@ -120,10 +122,11 @@ def test_compute_threads_do_not_use_the_cpus_that_the_user_gives_to_workers() ->
         {"CCL_WORKER_COUNT": "0"},
         {"CCL_WORKER_COUNT": "two"},
         {"CCL_WORKER_COUNT": "1٣"},
+        {"CCL_WORKER_COUNT": "2.5", "CCL_WORKER_OFFLOAD": "0"},
         {"CCL_WORKER_AFFINITY": "first"},
     ],
 )
 def test_invalid_worker_variables_are_refused(environ: dict[str, str]) -> None:
-    ((name, value),) = environ.items()
+    name, value = next(iter(environ.items()))
     with pytest.raises(UsageError, match=f"{name} is '{value}'"):
         make(place(0, 2), cores(64), environ, IOMP, "ccl")
