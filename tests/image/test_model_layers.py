@@ -30,9 +30,10 @@ def test_names_turn_them_off(run_in_image: RunInImage, kind: str, names: str) ->
     assert (done.returncode, done.stdout.strip()) == (0, "changed:"), done.stderr
 
 
-@with_kernels
 @pytest.mark.parametrize("name", ["second_derivatives", "compiled"])
-def test_torch_derives_and_compiles_the_operators(run_in_image: RunInImage, name: str) -> None:
-    done = run_in_image("run", "--quiet", f"/s/{name}.py", env=ONE_THREAD, docker_args=MOUNT)
+def test_torch_derives_and_compiles_the_operators(
+    run_in_image: RunInImage, avx512: tuple[str, ...], name: str
+) -> None:
+    done = run_in_image("run", "--quiet", f"/s/{name}.py", env=ONE_THREAD, docker_args=(*MOUNT, *avx512))
     assert done.returncode == 0, done.stderr
     assert [one for one in printed(done.stdout) if one.isidentifier()] == checks_of(name)

@@ -69,7 +69,7 @@ def packed_batch() -> dict[str, Any]:
 
 def compare(made: Any, inputs: dict[str, Any], is_joined: bool = True, limit: float = 2e-5) -> None:
     """The same loss and gradients as without this adaptation, and attention of joined rows only in one of them."""
-    with mock.patch.object(joining, "is_traced", return_value=True):
+    with mock.patch.object(joining, "is_compiling", return_value=True):
         loss, expected = trained.gradients(made, inputs)
     with mock.patch.object(unpadded, "layout_in", wraps=unpadded.layout_in) as read:
         other, found = trained.gradients(made, inputs)
@@ -89,7 +89,7 @@ def padded_rows_of_all_families_have_the_same_gradients() -> None:
 def padded_rows_have_the_same_gradients_in_twenty_steps() -> None:
     lengths, before = torch.randint(1, WIDTH - 2, (trained.STEPS, len(LENGTHS))), USE.skipped
     batches = [padded_batch(each, seed) for seed, each in enumerate(lengths)]
-    trained.check_training(model(), batches, lambda: mock.patch.object(joining, "is_traced", return_value=True))
+    trained.check_training(model(), batches, lambda: mock.patch.object(joining, "is_compiling", return_value=True))
     assert USE.skipped - before == trained.STEPS * WIDTH * len(LENGTHS) - int(lengths.sum())
 
 
@@ -124,7 +124,7 @@ def scores_are_the_same_at_tokens_and_keep_their_shape() -> None:
     made, inputs = model().eval(), padded_batch()
     with torch.no_grad():
         found = made(**inputs).logits
-        with mock.patch.object(joining, "is_traced", return_value=True):
+        with mock.patch.object(joining, "is_compiling", return_value=True):
             expected = made(**inputs).logits
     is_real = inputs["attention_mask"] == 1
     assert found.shape == expected.shape
@@ -142,7 +142,7 @@ def in_bf16_the_kernel_computes_rows_within_rounding() -> None:
         exact = trained.gradients(made, inputs)[1]
         with torch.autocast("cpu", torch.bfloat16):
             found = trained.gradients(made, inputs)[1]
-            with mock.patch.object(joining, "is_traced", return_value=True):
+            with mock.patch.object(joining, "is_compiling", return_value=True):
                 others = trained.gradients(made, inputs)[1]
         assert trained.distance(found, exact) < 2 * trained.distance(others, exact)
 
