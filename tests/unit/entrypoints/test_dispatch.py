@@ -218,7 +218,10 @@ def test_a_port_that_the_doctor_cannot_serve_is_one_line(port: str, expected: st
     [
         ([], "no command"),
         (["--"], "no command"),
-        (["--nproc-per-node", "0", "--", "train"], "--nproc-per-node: found '0', expected a number of ranks from 1"),
+        (
+            ["--nproc-per-node", "0", "--", "train"],
+            "--nproc-per-node: found '0', expected a number of ranks from 1",
+        ),
         (["--nproc-per-node", "two", "--", "train"], "'two'"),
         (["--nnodes", "2", "--", "train"], "missing --node-rank and --master-addr: "),
         (["--nnodes", "2", "--node-rank", "1", "--", "train"], "missing --master-addr: "),

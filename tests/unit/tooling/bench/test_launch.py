@@ -69,7 +69,9 @@ def test_the_table_has_a_column_for_each_baseline() -> None:
 )
 def test_numbers_that_cannot_be_measured_are_refused(options: dict[str, Any]) -> None:
     found = " ".join(f"--{name} {value}" for name, value in options.items())
-    with pytest.raises(UsageError, match=f"{found}.*, expected 2 to 16 ranks, 1 to [0-9]+ rounds, 1 to [0-9]+ steps"):
+    with pytest.raises(
+        UsageError, match=f"{found}.*, expected 2 to 16 ranks, 1 to [0-9]+ rounds, 1 to [0-9]+ steps"
+    ):
         launch.Options(Choice(), **options)
 
 
