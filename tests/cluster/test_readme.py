@@ -1,6 +1,7 @@
 """Every command in a `sh` block of the README and of the pages in docs/ works unchanged."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -67,7 +68,10 @@ def run(command: str, image: str) -> str:
     if words[0] == "./inv":
         result = inv(*words[1:], timeout=600)
     else:
-        result = subprocess.run(words, capture_output=True, text=True, check=False, timeout=600, cwd=ROOT)
+        environ = {**os.environ, "IMAGE": image}  # for docker compose
+        result = subprocess.run(
+            words, capture_output=True, text=True, check=False, timeout=600, cwd=ROOT, env=environ
+        )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout + result.stderr
 
