@@ -13,7 +13,7 @@ import os
 import sys
 import sysconfig
 from types import FrameType
-from typing import Any, Callable
+from typing import Any, Callable, Iterable
 
 from cpu_train_stack.adapt.adaptation import Adaptation, Situation, Verdict
 from cpu_train_stack.placement.launchers import HYDRA, MVAPICH2, OPEN_MPI
@@ -39,8 +39,11 @@ class _Data(dict[bytes, bytes]):
     """The data of os.environ. `suppliers`: return what the script finds in a variable that is not set, or None."""
 
     suppliers: tuple[Callable[[str], str | None], ...] = ()
+    names: frozenset[bytes] = frozenset()  # of the variables that they supply
 
     def __missing__(self, key: bytes) -> bytes:
+        if key not in self.names:  # first: torch.compile traces this method, but not sys._getframe
+            raise KeyError(key)
         value = self._supplied(key) if is_script(sys._getframe(1)) else None
         if value is None:
             raise KeyError(key)
@@ -54,13 +57,14 @@ class _Data(dict[bytes, bytes]):
         return next(filter(None, (supplier(os.fsdecode(key)) for supplier in self.suppliers)), None)
 
 
-def supply(supplier: Callable[[str], str | None]) -> None:
+def supply(names: Iterable[str], supplier: Callable[[str], str | None]) -> None:
     """Give the script's own code values of variables that are not set. Libraries and child processes see none."""
     texts: Any = os.environ
     if not isinstance(texts._data, _Data):
         encoded: Any = os.environb  # a view of the same dictionary
         texts._data = encoded._data = _Data(texts._data)
     texts._data.suppliers = (*texts._data.suppliers, supplier)
+    texts._data.names |= frozenset(map(os.fsencode, names))
 
 
 def _install(situation: Situation) -> None:
@@ -74,7 +78,7 @@ def _install(situation: Situation) -> None:
         )
         return value
 
-    supply(missing)
+    supply(NAMES, missing)
 
 
 def is_script(frame: FrameType | None) -> bool:

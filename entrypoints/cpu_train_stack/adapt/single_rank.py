@@ -46,7 +46,7 @@ def _install(situation: Situation) -> None:
     if not check(situation).applies:
         return
     hidden = {name: os.environ.pop(name) for name in _VARIABLES if name in os.environ}
-    launcher_variables.supply(hidden.get)
+    launcher_variables.supply(hidden, hidden.get)
     after_import("torch.distributed", functools.partial(_hook, situation))
 
 
