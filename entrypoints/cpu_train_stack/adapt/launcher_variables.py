@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from collections.abc import Iterable
 from types import FrameType
-from typing import Any, Callable, Iterable
+from typing import Any, Callable
 
 from cpu_train_stack.adapt.adaptation import Adaptation, Situation, Verdict
 from cpu_train_stack.placement.launchers import HYDRA, MVAPICH2, OPEN_MPI
