@@ -107,7 +107,8 @@ def output_layers() -> None:
             (sums[:, 0].sum() / sums[:, 1].sum()).backward()
             results.append([sums, *(one.grad for one in model.parameters())])
         for one, other in zip(*results, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+            # While compiling, attention in bf16 is torch's own, which rounds other values than the kernel.
+            assert (one - other).norm() < 0.05 * other.norm()
     assert counter.frame_count == 1
     with torch.no_grad(), output.labelled(_labels(ids)):
         torch.testing.assert_close(compiled(input_ids=ids)["logits"], model(input_ids=ids)["logits"])

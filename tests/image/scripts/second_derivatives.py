@@ -239,7 +239,8 @@ def several_gradients_at_once() -> None:
         together = torch.autograd.grad(found, inputs, outers, is_grads_batched=True, **options)
         for index, outer in enumerate(outers):
             for all_of, one in zip(together, torch.autograd.grad(found, inputs, outer, **options), strict=True):
-                assert one is None or (all_of[index] - one).norm() <= 2e-2 * one.norm()
+                # In bf16, sums of few terms differ by several roundings.
+                assert one is None or (all_of[index] - one).norm() <= 5e-2 * one.norm()
 
 
 def main() -> None:
