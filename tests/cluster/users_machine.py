@@ -82,7 +82,7 @@ exec sleep 3600
 """
 INV = """\
 #!/bin/sh
-export INV_CWD=$PWD PYTHONPATH=/mnt/packages LD_LIBRARY_PATH=/mnt/python/lib
+export INV_CWD=$PWD PYTHONPATH=/mnt/packages:/mnt/home/checkout/entrypoints LD_LIBRARY_PATH=/mnt/python/lib
 cd /mnt/home/checkout && exec /mnt/python/bin/python{version} -m tooling "$@"
 """
 # Debian 12's podman uses vfs without the first file: it copies the image for each container. Its crun refuses a

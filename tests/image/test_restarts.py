@@ -20,7 +20,7 @@ def ranks():
     found = set()
     for folder in pathlib.Path("/proc").iterdir():
         try:
-            if folder.name.isdigit() and b"-m\\0entrypoints.rank.worker" in (folder / "cmdline").read_bytes():
+            if folder.name.isdigit() and b"-m\\0cpu_train_stack.rank.worker" in (folder / "cmdline").read_bytes():
                 found.add(int(folder.name))
         except OSError:
             pass

@@ -130,7 +130,7 @@ def test_one_rank_reports_each_adaptation_once(folder: Path) -> None:
 
 
 def test_words_of_a_configuration_file_are_adapted_as_well(folder: Path) -> None:
-    names = "no-cuda evaluation-strategy telemetry offline-metrics trainer-tokenizer loss-scale torch-tpu"
+    names = "no-cuda evaluation-strategy telemetry offline-metrics trainer-tokenizer torch-tpu"
     names += " use-legacy-prediction-loop tpu-metrics-debug"
     assert sorted(adapted(folder / "one.log")) == sorted(names.split())
 

@@ -70,10 +70,7 @@ class _Scale:
         ranks, steps = self._ranks(count), self._steps or 1
         if count is not None and ranks * steps > 1:
             options[_ITEMS] = count / (ranks * steps)
-            times = " x ".join(
-                f"{number} {what}" for number, what in ((ranks, "ranks"), (steps, "steps")) if number > 1
-            )
-            self._report(f"no part of the loss is multiplied by {times}, whether {_ITEMS} divides it or not")
+            self._report(f"no part of the loss grows with ranks or accumulation steps, divided by {_ITEMS} or not")
         self._is_running = True
         try:
             with _attributes(trainer.args, {_OVER_RANKS: False} if ranks > 1 else {}):
