@@ -5,6 +5,8 @@ tooling/ imports this module, and of the rest of entrypoints/ only what tests/un
 
 from __future__ import annotations
 
+MODULES = f"{__package__}."  # the names of this package's modules begin with it
+
 # Variables that the stack sets.
 PIN = "CPU_TRAIN_STACK_PIN"  # the row of images/versions.toml, set by the image
 IMAGE = "CPU_TRAIN_STACK_IMAGE"  # the image's name or ID, set by the command that starts the container

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.containers import RunInImage
 from tooling.checks import ranks
 from tooling.checks.ranks import Row
 
@@ -50,3 +51,10 @@ def test_two_ranks_and_accumulation_train_as_one_rank_does(rows: dict[str, Row],
 def test_a_wrapper_of_a_language_model_has_the_loss_of_the_model(rows: dict[str, Row]) -> None:
     """Trainer itself counts one label too many in each row."""
     assert rows["a wrapper of Llama"].loss == pytest.approx(rows["Llama, other numbers of labels"].loss)
+
+
+def test_the_warning_is_one_line_if_the_last_update_has_fewer_steps(run_in_image: RunInImage) -> None:
+    mount = f"--volume={ranks.SCRIPTS}:/ways:ro"
+    done = run_in_image("run", "/ways/uneven.py", env={"OMP_NUM_THREADS": "1"}, docker_args=(mount,))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(ranks.WARNING) == 1, done.stderr

@@ -32,7 +32,8 @@ _STEPS = frozenset({"gradient_accumulation_steps", "current_gradient_accumulatio
 _READ = {"training_step": {"model_accepts_loss_kwargs", "compute_loss_func"}, "compute_loss": {_OVER_RANKS}}
 _LAST_SEEN = "5.24.0"
 _AS_IT_IS = (
-    "Trainer does not divide it by {steps} steps; if it has to, set loss_is_scaled_for_ga = False in the trainer"
+    "Trainer does not divide it by the accumulation steps; if it has to, set loss_is_scaled_for_ga = False in the "
+    "trainer"
 )
 _TIMES_RANKS = (
     f"Trainer multiplies what it computes of it by {{ranks}} ranks; if it must not, pass {_OVER_RANKS}=False to "
@@ -70,7 +71,7 @@ class _Scale:
         ranks, steps = self._ranks(count), self._steps or 1
         if count is not None and ranks * steps > 1:
             options[_ITEMS] = count / (ranks * steps)
-            self._report(f"no part of the loss grows with ranks or accumulation steps, divided by {_ITEMS} or not")
+            self._report("the loss has the same scale with any number of ranks and accumulation steps")
         self._is_running = True
         try:
             with _attributes(trainer.args, {_OVER_RANKS: False} if ranks > 1 else {}):
@@ -105,7 +106,7 @@ class _Scale:
         divides_already = not trainer.model_accepts_loss_kwargs and trainer.compute_loss_func is None
         is_scaled = getattr(trainer, "loss_is_scaled_for_ga", None) is True  # the script has decided
         steps = getattr(trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps)
-        if divides_already or is_scaled or (steps > 1 and self._is_own(_STEPS, _AS_IT_IS.format(steps=steps))):
+        if divides_already or is_scaled or (steps > 1 and self._is_own(_STEPS, _AS_IT_IS)):
             yield
             return
         self._steps = steps

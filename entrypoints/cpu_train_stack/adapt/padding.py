@@ -6,11 +6,13 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from cpu_train_stack import contract
+
 ATTENTION = "sdpa"  # transformers' name of torch's scaled_dot_product_attention
 _IGNORED = -100  # the label of positions that the loss ignores, in torch and transformers
 _KNOWN = {"input_ids", "attention_mask", "token_type_ids", "position_ids", "return_dict", "num_items_in_batch"}
 # Modules that compute each token by itself, or are known with their shapes.
-_LIBRARIES = ("transformers.", "peft.", "torch.distributed.", "torch.nn.modules.container", "cpu_train_stack.")
+_LIBRARIES = ("transformers.", "peft.", "torch.distributed.", "torch.nn.modules.container", contract.MODULES)
 _LAYERS = {
     f"torch.nn.modules.{name}"
     for name in (
@@ -67,7 +69,7 @@ def module_problem(model: Any) -> str | None:
             return f"{name} is a {kind.__name__}"
         if any(not _is_harmless(hook) for hook in hooks):
             return f"{name} has a hook"
-        if forward is not None and not getattr(forward, "__module__", "").startswith("cpu_train_stack."):
+        if forward is not None and not getattr(forward, "__module__", "").startswith(contract.MODULES):
             return f"the forward of {name} is replaced"
         if getattr(module, "_compiled_call_impl", None) is not None:
             return f"{name} is compiled"
@@ -76,7 +78,7 @@ def module_problem(model: Any) -> str | None:
 
 def _is_harmless(hook: Any) -> bool:
     hook = getattr(hook, "func", hook)  # of functools.partial
-    is_known = (getattr(hook, "__module__", None) or "").startswith(("torch.distributed.", "cpu_train_stack."))
+    is_known = (getattr(hook, "__module__", None) or "").startswith(("torch.distributed.", contract.MODULES))
     return is_known or getattr(hook, "__name__", "").startswith("make_inputs_require_grad")
 
 

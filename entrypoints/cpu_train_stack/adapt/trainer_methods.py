@@ -13,11 +13,12 @@ import inspect
 from collections.abc import Iterator
 from typing import Any, Callable
 
+from cpu_train_stack import contract
 from cpu_train_stack.adapt.adaptation import Adaptation, Situation, after_creation, before_method, on_import, since
 
 _NAME = "trainer-methods"
 _ITEMS = "num_items_in_batch"
-_LIBRARIES = ("transformers.", f"{__name__.partition('.')[0]}.")
+_LIBRARIES = ("transformers.", contract.MODULES)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _CHECK = since("transformers", "4.46.0", "if a subclass of Trainer overrides a method", "its signatures are older")
 

@@ -20,13 +20,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cpu_train_stack import contract
 from cpu_train_stack.adapt.adaptation import Adaptation, Situation, Verdict, before_method, on_import, since
 from cpu_train_stack.adapt.flags import DDP_BACKEND, FLAGS, OldFlag
 from cpu_train_stack.adapt.launcher_variables import is_script
 from cpu_train_stack.adapt.rewriting import Found, rewrite, rewrite_fields
 
 _BASE = "TrainingArguments"
-_PACKAGE = f"{__name__.partition('.')[0]}."
 # The flags to replace. Each adaptation adds its flag when it is installed.
 _ACTIVE: dict[str, OldFlag] = {}
 # Old fields whose new fields have the same values.
@@ -122,7 +122,7 @@ class _OldField:
         if flag.name in given:
             return given[flag.name]
         frame = sys._getframe(1)
-        if is_script(frame) and not str(frame.f_globals.get("__name__")).startswith(_PACKAGE):
+        if is_script(frame) and not str(frame.f_globals.get("__name__")).startswith(contract.MODULES):
             now = f": the script reads {flag.now}" if self.is_renamed else ", and was not set"
             self.situation.report(flag.adaptation, f"{_BASE}.{flag.name} was removed{now}")
         if self.is_renamed:
