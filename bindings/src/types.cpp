@@ -95,6 +95,11 @@ std::optional<Reduction> find_reduction(const Op& op, at::ScalarType type) {
     CCL_CHECK(real != kDatatypes.end(), "cannot reduce tensors of type ", type);
     return Reduction{real->second, operation->second, 2};
   }
+#if TORCH_SINCE(2, 3)
+  CCL_CHECK(
+      kind_of(op) != kAverage || (type != at::kUInt16 && type != at::kUInt32 && type != at::kUInt64),
+      "torch cannot divide tensors of type ", type, ", so ReduceOp.AVG does not support them: use SUM");
+#endif
   const auto datatype = kDatatypes.find(type);
   CCL_CHECK(datatype != kDatatypes.end(), "cannot reduce tensors of type ", type);
   return Reduction{datatype->second, operation->second, 1};
