@@ -4,6 +4,7 @@
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <random>
 
 namespace ccl_backend {
@@ -33,22 +35,54 @@ Address copy(const sockaddr* address) {
   return result;
 }
 
-Address of_interface(const std::string& name) {
+// Of the first interface that `is_wanted`; IPv4 if any has such an address. Of length zero if there is none.
+Address find_address(const std::function<bool(const ifaddrs&)>& is_wanted) {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) {
     raise_errno("cannot list the network interfaces");
   }
   Address result;
   for (const auto* entry = all; entry != nullptr; entry = entry->ifa_next) {
-    const bool is_better = result.length == 0 || (result.storage.ss_family == AF_INET6);
-    if (name == entry->ifa_name && is_usable(entry->ifa_addr) && is_better) {
+    const bool is_better = result.length == 0 ||
+        (result.storage.ss_family == AF_INET6 && entry->ifa_addr != nullptr && entry->ifa_addr->sa_family == AF_INET);
+    if (is_usable(entry->ifa_addr) && is_better && is_wanted(*entry)) {
       result = copy(entry->ifa_addr);
     }
   }
   freeifaddrs(all);
+  return result;
+}
+
+Address of_interface(const std::string& name) {
+  const auto result = find_address([&](const ifaddrs& entry) { return name == entry.ifa_name; });
   if (result.length == 0) {
     C10_THROW_ERROR(
         DistBackendError, c10::str("FI_TCP_IFACE is '", name, "', expected an interface with an IP address"));
+  }
+  return result;
+}
+
+bool is_loopback(const Address& address) {
+  const auto* const v4 = reinterpret_cast<const sockaddr_in*>(&address.storage);
+  const auto* const v6 = reinterpret_cast<const sockaddr_in6*>(&address.storage);
+  return address.storage.ss_family == AF_INET ? ntohl(v4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET
+                                              : IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
+}
+
+// The address from which this host reaches another one. Of length zero if it does not.
+Address source_towards(const char* host) {
+  Address result;
+  try {
+    auto there = resolve(host, "9");
+    const auto probe = Socket::make([&] { return socket(there.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0); });
+    result.length = sizeof(result.storage);
+    // Sends nothing: UDP.
+    if (!probe.is_open() || connect(probe.descriptor(), there.get(), there.length) != 0 ||
+        getsockname(probe.descriptor(), result.get(), &result.length) != 0 || !is_usable(result.get())) {
+      result.length = 0;
+    }
+  } catch (const std::exception&) { // the name has no address
+    result.length = 0;
   }
   return result;
 }
@@ -87,7 +121,20 @@ Address own_address() {
   }
   char name[256] = {};
   gethostname(name, sizeof(name) - 1);
-  return resolve(name, "0");
+  const auto named = resolve(name, "0");
+  if (!is_loopback(named)) {
+    return named;
+  }
+  // Debian's own /etc/hosts has 127.0.1.1 for the host's name, which other hosts cannot reach.
+  const char* master = std::getenv("MASTER_ADDR");
+  const auto towards_master = source_towards(master == nullptr ? "" : master);
+  if (towards_master.length > 0 && !is_loopback(towards_master)) {
+    return towards_master;
+  }
+  const auto outer = find_address([](const ifaddrs& entry) {
+    return (entry.ifa_flags & IFF_LOOPBACK) == 0 && (entry.ifa_flags & IFF_RUNNING) != 0;
+  });
+  return outer.length > 0 ? outer : named;
 }
 
 bool bind_to_any(const Socket& socket, Address& address) {
