@@ -7,7 +7,10 @@
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
+#include <cstring>
 #include <fcntl.h>
+#include <iostream>
+#include <mutex>
 #include <random>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -17,6 +20,23 @@ namespace {
 
 constexpr const char* kName = "ccl-shared-";
 constexpr const char* kPlace = "place"; // in the store: the path of rank 0's file
+
+constexpr const char* kMissing = "missing"; // in the store: why a rank has no memory
+
+// Empty: the user has turned shared memory off.
+void warn_once(const std::string& reason) {
+  static std::once_flag once;
+  if (reason.empty()) {
+    return;
+  }
+  std::call_once(once, [&] {
+    std::cerr << c10::str(
+                     "ccl: the ranks of this node do not share memory, so their sums and gathers are several times "
+                     "slower: ", reason, ". Each rank has to be allowed to open /proc/PID/fd of rank 0: start them as "
+                     "one user, in one container\n")
+              << std::flush;
+  });
+}
 
 // A file descriptor, closed at the end of the scope. A mapping remains.
 struct File {
@@ -40,17 +60,22 @@ std::string random_name() {
   return name;
 }
 
-// The file whose "PATH NAME" rank 0 has published. -1 if this process cannot open it, or if another file has this
+// The file whose "PATH NAME" rank 0 has published. -1 and errno if this process cannot open it, or if another file has this
 // path: process numbers repeat on other nodes, and in other containers.
 int open_published(const std::string& published) {
   const auto space = published.find(' ');
   if (space == std::string::npos) {
+    errno = ENOENT;
     return -1;
   }
   const auto path = published.substr(0, space);
   std::array<char, PATH_MAX> target{};
   const auto length = ::readlink(path.c_str(), target.data(), target.size() - 1);
-  if (length < 0 || std::string(target.data(), length).find(published.substr(space + 1)) == std::string::npos) {
+  if (length < 0) {
+    return -1;
+  }
+  if (std::string(target.data(), length).find(published.substr(space + 1)) == std::string::npos) {
+    errno = ENOENT;
     return -1;
   }
   return ::open(path.c_str(), O_RDWR | O_CLOEXEC);
@@ -94,17 +119,27 @@ std::shared_ptr<SharedSegment> SharedSegment::create(
   const auto agree = [&](void* memory) { // nullptr if the memory of any rank is missing
     auto segment = memory ? std::make_shared<SharedSegment>(memory, group.rank, group.size) : nullptr;
     if (segment == nullptr) {
-      put_text(*store, "missing", "");
+      const auto reason = c10::str("rank ", group.global_rank(group.rank), " has none: ", std::strerror(errno));
+      put_text(*store, kMissing, is_wanted ? reason : "");
     }
     join(group, *store, limit, check);
-    return store->check({"missing"}) ? nullptr : segment;
+    if (!store->check({kMissing})) {
+      return segment;
+    }
+    if (group.rank == 0) {
+      warn_once(get_text(*store, kMissing));
+    }
+    return std::shared_ptr<SharedSegment>();
   };
   if (group.rank == 0) {
     const auto name = random_name();
     const File file(is_wanted ? create_file(name, size) : -1);
+    auto* const memory = map(file.descriptor, size);
+    const int error = errno;
     put_text(*store, kPlace, c10::str("/proc/", getpid(), "/fd/", file.descriptor, " ", name));
+    errno = error;
     // Keeps the file open until all ranks have mapped it. The kernel's zeros are the initial counters.
-    return agree(map(file.descriptor, size));
+    return agree(memory);
   }
   wait_for(*store, kPlace, limit, check);
   const File file(is_wanted ? open_published(get_text(*store, kPlace)) : -1);
