@@ -11,6 +11,7 @@ import argparse
 import base64
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -25,6 +26,10 @@ PACKAGE = "oneccl_bindings_for_pytorch"
 DISTRIBUTION = "oneccl_bind_pt"
 STATIC_LIBRARY = Path("lib/ccl/cpu/lib/libccl.a")
 HEADER = Path("include/oneapi/ccl.hpp")
+# The only release whose private parts are known: src/oneccl_private.hpp lists them.
+ONECCL_RELEASE = "2022.2.0"
+# The function of oneCCL that src/oneccl_private.cpp replaces.
+REPLACED = "_ZN7atl_ofi21prov_ep_handle_cq_errEP17atl_ofi_prov_ep_t"
 # The environment's lib, relative to the package in site-packages.
 RPATH = "$ORIGIN/../../.."
 FLAGS = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"]
@@ -71,8 +76,24 @@ def find_oneccl(directory: Path) -> Path:
     """The directory that has oneCCL's headers and its static library for the CPU: `directory`, or one below it."""
     for candidate in [directory, *sorted(directory.glob("*.data/data"))]:
         if (candidate / HEADER).is_file() and (candidate / STATIC_LIBRARY).is_file():
+            check_release(candidate)
             return candidate
     raise BuildError(f"{directory} has no {HEADER} and {STATIC_LIBRARY}: unpack the oneccl-devel wheel there")
+
+
+def check_release(oneccl: Path) -> None:
+    """Refuse a release, of the headers or of the library, whose private parts may differ."""
+    config = (oneccl / HEADER).parent.joinpath("ccl/config.h").read_text()
+    headers = ".".join(re.findall(r"define CCL_(?:MAJOR|MINOR|UPDATE)_VERSION +(\d+)", config))
+    # CCL_PRODUCT_FULL: "Gold-2022.2.0 2026-10-11T 17:52:02Z (release/...)"
+    found = re.search(rb"[A-Z][a-z]+-(\d+\.\d+\.\d+) \d{4}-\d\d-\d\dT", (oneccl / STATIC_LIBRARY).read_bytes())
+    library = found[1].decode() if found else "of an unknown release"
+    for what, release in (("headers are", headers), ("static library is", library)):
+        if release != ONECCL_RELEASE:
+            raise BuildError(
+                f"oneCCL's {what} {release}, expected {ONECCL_RELEASE}: src/oneccl_private.hpp lists the private "
+                "parts that the sources use and that have to be checked with another release"
+            )
 
 
 def find_hwloc(directories: list[Path]) -> Path:
@@ -119,7 +140,9 @@ def compile_extension(oneccl: Path, hwloc: Path, scratch: Path, sanitizer: str |
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compile_one, sorted((HERE / "src").glob("*.cpp"))))
     extension = scratch / f"_backend{sysconfig.get_config_var('EXT_SUFFIX')}"
-    libraries = ["-Wl,--exclude-libs,ALL", str(oneccl / STATIC_LIBRARY), str(hwloc)]
+    library = scratch / STATIC_LIBRARY.name
+    run(["objcopy", f"--weaken-symbol={REPLACED}", str(oneccl / STATIC_LIBRARY), str(library)])
+    libraries = ["-Wl,--exclude-libs,ALL", str(library), str(hwloc)]
     torch_libraries = [f"-L{torch_root / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"]
     layout = ["-Wl,--gc-sections", "-Wl,--build-id=none", f"-Wl,-rpath,{RPATH}"]
     linked = [*objects, *libraries, *torch_libraries, "-ldl", "-lpthread"]

@@ -2,13 +2,13 @@
 #pragma once
 
 #include "clock.hpp"
+#include "threads.hpp"
 
 #include <exception>
 #include <functional>
 #include <future>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <utility>
 
 namespace ccl_backend {
@@ -21,13 +21,13 @@ std::optional<Result> run_bounded(
     std::function<Result()> body, const TimeLimit& limit, const std::function<void()>& check = [] {}) {
   auto promise = std::make_shared<std::promise<Result>>();
   auto future = promise->get_future();
-  std::thread([promise, body = std::move(body)] {
+  start_thread("ccl-bounded", [promise, body = std::move(body)] {
     try {
       promise->set_value(body());
-    } catch (...) {
+    } catch (const std::exception&) {
       promise->set_exception(std::current_exception());
     }
-  }).detach();
+  });
   while (future.wait_for(std::min(Milliseconds(50), limit.left())) != std::future_status::ready) {
     if (limit.is_over()) {
       return std::nullopt;

@@ -1,14 +1,13 @@
 #include "completions.hpp"
 
 #include "errors.hpp"
+#include "threads.hpp"
 
 #include <ATen/Parallel.h>
 
-#include <pthread.h>
+#include <cxxabi.h>
 
 #include <iostream>
-#include <system_error>
-#include <thread>
 #include <utility>
 
 // From the OpenMP runtime that torch uses.
@@ -54,8 +53,10 @@ void Completions::run_at_depth(int depth, const std::function<void()>& task) {
   const AtDepth guard(depth);
   try {
     task();
-  } catch (const std::exception& error) { // torch catches the errors of Python callbacks and of `then`
-    std::cerr << c10::str("ccl: a callback raised: ", message_of(error), "\n");
+  } catch (const abi::__forced_unwind&) { // Python ends the thread, during its shutdown
+    throw;
+  } catch (...) { // torch catches the errors of Python callbacks and of `then`
+    std::cerr << c10::str("ccl: a callback raised: ", current_message(), "\n");
   }
 }
 
@@ -70,15 +71,57 @@ void Completions::post(std::function<void()> task) {
     wake_.notify_one();
     return;
   }
+  add_thread();
+}
+
+void Completions::add_thread() {
   try {
-    std::thread([this] { work(); }).detach(); // starts with locking the mutex
+    start_thread("ccl-callbacks", [this] { work(); }); // starts with locking the mutex
     ++threads_;
-  } catch (const std::system_error&) { // cannot start a thread: a running one, or the next post, runs the task
+    is_short_ = false;
+  } catch (const std::exception& error) {
+    if (!is_short_.exchange(true)) {
+      std::cerr << c10::str(message_of(error), "; callbacks wait for each other meanwhile\n");
+    }
   }
 }
 
+void Completions::start() {
+  [[maybe_unused]] static const bool is_started = [this] {
+    std::lock_guard<std::mutex> guard(mutex_);
+    start_thread("ccl-callbacks", [this] { work(); });
+    ++threads_;
+    return true;
+  }();
+}
+
+void Completions::retry() {
+  if (!is_short_) {
+    return;
+  }
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (!stopping_ && static_cast<size_t>(idle_) < tasks_.size()) {
+    add_thread();
+  }
+}
+
+void Completions::help() {
+  if (!is_short_.load(std::memory_order_relaxed)) {
+    return;
+  }
+  std::function<void()> task;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    if (stopping_ || tasks_.empty()) {
+      return;
+    }
+    task = std::move(tasks_.front());
+    tasks_.pop_front();
+  }
+  run_at_depth(0, task);
+}
+
 void Completions::work() {
-  pthread_setname_np(pthread_self(), "ccl-callbacks");
   is_pool_thread = true;
   limit_to_one_thread();
   std::unique_lock<std::mutex> guard(mutex_);
@@ -88,8 +131,11 @@ void Completions::work() {
       wake_.wait_for(guard, kIdle, [&] { return !tasks_.empty() || stopping_; });
       --idle_;
     }
-    if (tasks_.empty() || stopping_) {
+    if (stopping_ || (tasks_.empty() && threads_ > 1)) {
       break;
+    }
+    if (tasks_.empty()) {
+      continue;
     }
     auto task = std::move(tasks_.front());
     tasks_.pop_front();

@@ -3,6 +3,7 @@
 
 #include "clock.hpp"
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -15,14 +16,22 @@
 namespace ccl_backend {
 
 // A pool of threads. A blocked task does not delay other tasks: if no thread is idle, a new thread starts. A thread
-// ends after a second without work. ATen's parallel loops run on one thread here: a second team of OpenMP threads would
+// ends after a second without work, except the last one. If the system starts no thread, tasks wait for a running one,
+// for a thread that waits for an operation (`help`), and for the watchdog to try again (`retry`). ATen's parallel loops run on one thread here: a second team of OpenMP threads would
 // compete with the team of the computing thread.
 class Completions {
  public:
   // Never destroyed.
   static Completions& instance();
 
+  // Starts the first thread, once. Raises DistBackendError if the system does not start it.
+  void start();
+
   void post(std::function<void()> task);
+  // Starts a thread if one could not be started before and tasks wait.
+  void retry();
+  // Runs a task that waits because no thread could be started.
+  void help();
   // For an exit handler, without the GIL: starts no more tasks, and waits up to two seconds for the running ones.
   void stop();
 
@@ -46,7 +55,10 @@ class Completions {
   friend class OrderedCallbacks;
 
   void work();
+  // With the mutex held.
+  void add_thread();
 
+  std::atomic<bool> is_short_{false}; // a thread could not be started
   std::mutex mutex_;
   std::condition_variable wake_;
   std::condition_variable quiet_;

@@ -2,6 +2,7 @@
 
 #include "bounded.hpp"
 #include "engine.hpp"
+#include "oneccl_private.hpp"
 #include "rendezvous.hpp"
 #include "store_barriers.hpp"
 #include "transport.hpp"
@@ -116,6 +117,7 @@ Communicator create(
   Communicator created;
   try {
     initialize_library();
+    const RaiseTransferErrors raise; // oneCCL waits in a loop for what cannot arrive any more
     created = std::make_shared<ccl::communicator>(ccl::create_communicator(size, rank, exchange));
     communicator_made(reached);
   } catch (...) {

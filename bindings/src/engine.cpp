@@ -2,14 +2,16 @@
 
 #include "completions.hpp"
 #include "errors.hpp"
+#include "oneccl_private.hpp"
 #include "patience.hpp"
+#include "threads.hpp"
 #include "transport.hpp"
 #include "watchdog.hpp"
 
-#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <iostream>
 
 namespace ccl_backend {
 namespace {
@@ -23,6 +25,10 @@ constexpr microseconds kPark{50000};
 constexpr int64_t kUnknownBytes = 32 << 20;
 // Between two calls of make_progress while no operation in flight enters oneCCL.
 constexpr microseconds kProgressInterval{500};
+// How long an operation may take to complete after an error of oneCCL that may be its own. Longer after a failure, whose
+// remaining transfers may raise more errors.
+constexpr std::chrono::seconds kSuspected{1};
+constexpr std::chrono::seconds kSuspectedAfterFailure{5};
 // How long the exit of the process waits for a thread inside oneCCL.
 constexpr std::chrono::seconds kExitTimeout{5};
 
@@ -50,8 +56,12 @@ void Engine::stop() noexcept {
   }
 }
 
-Engine::Engine() : process_(getpid()), caller_clock_(own_clock()) {
-  std::thread([this] { run(); }).detach();
+Engine::Engine() : process_(getpid()), caller_clock_(own_clock()) {}
+
+void Engine::start() {
+  Completions::instance().start();
+  Watchdog::instance().start();
+  [[maybe_unused]] static const bool is_started = start_service("ccl-progress", [this] { run(); });
 }
 
 bool Engine::is_forked() const {
@@ -115,47 +125,16 @@ void Engine::submit(const OperationPtr& operation) {
 }
 
 bool Engine::poll(const Operation* waited) {
-  std::vector<OperationPtr> complete;
-  std::vector<std::pair<OperationPtr, std::string>> failed;
+  Found found;
   {
     Lock guard(mutex_, std::try_to_lock);
     if (!guard.owns_lock()) {
       return false;
     }
-    for (auto it = in_flight_.begin(); it != in_flight_.end();) {
-      auto& operation = *it;
-      bool is_done = false;
-      if (operation->is_claimed()) { // it failed
-        keep(std::move(operation));
-        is_done = true;
-      } else {
-        try {
-          is_done = operation->advance();
-          if (is_done && operation->claim()) {
-            complete.push_back(std::move(operation));
-          } else if (is_done) {
-            keep(std::move(operation));
-          }
-        } catch (const std::exception& error) {
-          failed.emplace_back(operation, message_of(error));
-          keep(std::move(operation));
-          is_done = true;
-        }
-      }
-      it = is_done ? in_flight_.erase(it) : std::next(it);
-    }
-    count_.store(in_flight_.size());
-    const auto now = Clock::now();
-    last_poll_.store(now, std::memory_order_relaxed);
-    const auto uses_oneccl = [](const auto& operation) { return operation->uses_oneccl(); };
-    if (std::any_of(in_flight_.begin(), in_flight_.end(), uses_oneccl)) {
-      last_progress_ = now;
-    } else if (now - last_progress_ >= kProgressInterval) {
-      last_progress_ = now;
-      make_progress();
-    }
+    found = look();
   }
-  for (auto& operation : complete) {
+  fail(found);
+  for (auto& operation : found.complete) {
     Watchdog::instance().remove(operation);
     if (operation.get() == waited || operation->is_light()) {
       operation->complete();
@@ -164,11 +143,95 @@ bool Engine::poll(const Operation* waited) {
       Completions::instance().post([operation = std::move(operation)] { operation->complete(); });
     }
   }
-  for (auto& [operation, reason] : failed) {
+  return true;
+}
+
+Engine::Found Engine::look() {
+  Found found;
+  const auto now = Clock::now();
+  for (auto it = in_flight_.begin(); it != in_flight_.end();) {
+    auto& operation = *it;
+    bool is_done = true;
+    if (operation->is_claimed()) { // it failed
+      keep(std::move(operation));
+    } else {
+      try {
+        is_done = operation->advance();
+        if (is_done && operation->claim()) {
+          found.complete.push_back(std::move(operation));
+        } else if (is_done) {
+          keep(std::move(operation));
+        }
+      } catch (const c10::Error& own) { // of this operation, raised by this library
+        found.failed.emplace_back(operation, message_of(own));
+        keep(std::move(operation));
+        is_done = true;
+      } catch (...) {
+        if (operation->is_in_oneccl()) {
+          found.error = current_message();
+          is_done = false;
+        } else {
+          found.failed.emplace_back(operation, current_message());
+          keep(std::move(operation));
+          is_done = true;
+        }
+      }
+      if (!is_done && operation->suspected_until_ && now >= *operation->suspected_until_) {
+        found.suspects.push_back(operation);
+        keep(std::move(operation));
+        is_done = true;
+      }
+    }
+    it = is_done ? in_flight_.erase(it) : std::next(it);
+  }
+  count_.store(in_flight_.size());
+  last_poll_.store(now, std::memory_order_relaxed);
+  const auto uses_oneccl = [](const auto& operation) { return operation->uses_oneccl(); };
+  if (std::any_of(in_flight_.begin(), in_flight_.end(), uses_oneccl)) {
+    last_progress_ = now;
+  } else if (now - last_progress_ >= kProgressInterval) {
+    last_progress_ = now;
+    try {
+      make_progress();
+    } catch (...) {
+      found.error = current_message();
+    }
+  }
+  if (const auto error = take_transfer_error()) {
+    found.error = *error;
+  }
+  if (!found.error.empty()) {
+    suspect(found.error);
+  }
+  found.error = oneccl_error_;
+  return found;
+}
+
+void Engine::suspect(const std::string& error) {
+  const auto until = Clock::now() + (given_up_.empty() ? kSuspected : kSuspectedAfterFailure);
+  const auto is_in_oneccl = [](const auto& operation) { return operation->is_in_oneccl(); };
+  if (given_up_.empty() && std::none_of(in_flight_.begin(), in_flight_.end(), is_in_oneccl)) {
+    std::cerr << c10::str("ccl: a transfer that no call waits for has failed: ", error, "\n") << std::flush;
+  }
+  oneccl_error_ = error;
+  for (const auto& operation : in_flight_) {
+    if (!operation->suspected_until_ && is_in_oneccl(operation)) {
+      operation->suspected_until_ = until;
+    }
+  }
+}
+
+void Engine::fail(Found& found) {
+  for (auto& [operation, reason] : found.failed) {
     Watchdog::instance().fail(operation, c10::str("failed on ", operation->group_->options.where(), ": ", reason));
     release(std::move(operation));
   }
-  return true;
+  if (!found.suspects.empty()) {
+    Watchdog::instance().fail_suspects(found.suspects, found.error);
+    for (auto& operation : found.suspects) {
+      release(std::move(operation));
+    }
+  }
 }
 
 std::vector<OperationPtr> Engine::take_kept() {
@@ -181,6 +244,7 @@ std::vector<OperationPtr> Engine::take_kept() {
     }
   }
   count_.store(in_flight_.size());
+  oneccl_error_.clear();
   return std::exchange(given_up_, {});
 }
 
@@ -194,20 +258,28 @@ void Engine::wait(Operation& operation, std::optional<Clock::time_point> limit) 
   if (stopping_ && !finished() && (is_ending_process || Completions::depth() > 0)) {
     C10_THROW_ERROR(DistBackendError, "ccl: the process is ending");
   }
-  ++waiting_;
+  struct Waiting {
+    explicit Waiting(std::atomic<int>& count) : count(count) {
+      ++count;
+    }
+    ~Waiting() {
+      --count;
+    }
+    std::atomic<int>& count;
+  };
+  const Waiting waiting(waiting_);
   Patience patience(operation.bytes_);
   while (!finished()) {
     poll(&operation);
+    Completions::instance().help();
     if (finished() || (limit && Clock::now() >= *limit)) {
       break;
     }
     patience.pause(SharedExchange::is_busy());
   }
-  --waiting_;
 }
 
 void Engine::run() {
-  pthread_setname_np(pthread_self(), "ccl-progress");
   is_progress_thread = true;
   Activity activity;
   Patience patience(kUnknownBytes);

@@ -20,6 +20,8 @@ class Engine {
  public:
   // Never destroyed: operations and groups may outlive every static object.
   static Engine& instance();
+  // Starts the threads that all groups need, once. Raises DistBackendError if the system does not start them.
+  void start();
 
   using Lock = std::unique_lock<std::timed_mutex>;
 
@@ -65,14 +67,30 @@ class Engine {
  private:
   Engine();
   void end() noexcept;
-  // Polls while no thread is in `wait`.
+  // Polls while no thread is in `wait`, until the process ends.
   void run();
+
+  // What one look at all operations in flight has found.
+  struct Found {
+    std::vector<OperationPtr> complete;
+    std::vector<std::pair<OperationPtr, std::string>> failed; // and the reason
+    std::vector<OperationPtr> suspects; // past the time that `suspect` gave them
+    std::string error; // oneCCL's, of one of the suspects
+  };
+  // With the lock held. Raises nothing that oneCCL raises.
+  Found look();
+  // With the lock held. oneCCL has one queue of transfers. Whoever polls gets the error of any of them, and nothing
+  // tells of which. The transfers that are right still complete, so operations in flight are suspected, and fail
+  // if they have not completed some time later.
+  void suspect(const std::string& error);
+  void fail(Found& found);
 
   const pid_t process_;
   std::timed_mutex mutex_;
   std::atomic<int> left_behind_{0};
   std::list<OperationPtr> in_flight_; // under mutex_
   std::vector<OperationPtr> given_up_; // under mutex_
+  std::string oneccl_error_; // the last one; under mutex_
   Clock::time_point last_progress_; // when oneCCL was last polled; under mutex_
   std::atomic<size_t> count_{0}; // size of in_flight_, readable without the lock
   std::atomic<uint64_t> submissions_{0};

@@ -13,4 +13,16 @@ inline std::string message_of(const std::exception& error) {
   return torchs != nullptr ? torchs->what_without_backtrace() : error.what();
 }
 
+// Of the exception that is being handled. Never empty.
+inline std::string current_message() {
+  std::string message;
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    message = message_of(error);
+  } catch (...) {
+  }
+  return message.empty() ? "an error without a message" : message;
+}
+
 } // namespace ccl_backend

@@ -51,9 +51,13 @@ Group::Group(GroupOptions given)
   join(options, *options.store, limit);
   if (options.size > 1) {
     const auto deadline = std::min(Clock::now() + kConnectLifeline, limit.deadline);
-    lifeline_ = std::make_shared<Lifeline>(*options.store, options.rank, options.size, deadline);
+    lifeline_ = std::make_shared<Lifeline>(
+        *options.store, options.rank, options.size, deadline, [reports = reports_, calls = calls_] {
+          Completions::instance().post([=] { reports->answer(calls->last().describe()); });
+        });
   }
   try {
+    Engine::instance().start();
     lanes_[0].paths = open_paths(options, options.store, limit, [&] { require_peers(limit.began); });
   } catch (...) {
     report_failure(); // else the other ranks would take this for an orderly end
@@ -250,12 +254,12 @@ void Group::require_peers(Clock::time_point started) const {
 }
 
 uint64_t Group::started(const Started& what) {
-  return calls_.started(what);
+  return calls_->started(what);
 }
 
 void Group::print_calls(const std::string& reason) {
   if (!printed_.exchange(true)) {
-    std::cerr << c10::str(reason, "\nlast calls of ", options.where(), ":\n", calls_.text()) << std::flush;
+    std::cerr << c10::str(reason, "\nlast calls of ", options.where(), ":\n", calls_->text()) << std::flush;
   }
 }
 
@@ -266,13 +270,14 @@ void Group::report_failure() noexcept {
 }
 
 void Group::publish_last_call() noexcept {
-  reports_->publish(calls_.last().describe());
+  reports_->publish(calls_->last().describe());
 }
 
-std::string Group::compare_with_peers() noexcept {
+PeerReports::Calls Group::compare_with_peers(Clock::time_point limit) noexcept {
   const auto gone = failure();
   const bool peer_failed = gone && gone->kind == Departure::Kind::kFailed;
-  return reports_->compare(calls_.last().describe(), peer_failed ? kReportsAfterFailure : kReports);
+  const auto end = std::min(limit, Clock::now() + (peer_failed ? kReportsAfterFailure : kReports));
+  return reports_->compare(calls_->last().describe(), std::chrono::duration_cast<Milliseconds>(end - Clock::now()));
 }
 
 std::string Group::find_reported_failure() noexcept {

@@ -89,7 +89,7 @@ class Group : public std::enable_shared_from_this<Group> {
   // Logs a call. Returns the number to pass to `ended`.
   uint64_t started(const Started& what);
   void ended(uint64_t number, bool is_success) {
-    calls_.ended(number, is_success);
+    calls_->ended(number, is_success);
   }
   // Prints the last calls to standard error, once per group.
   void print_calls(const std::string& reason);
@@ -98,7 +98,7 @@ class Group : public std::enable_shared_from_this<Group> {
   void report_failure() noexcept;
   // Through the store: see PeerReports.
   void publish_last_call() noexcept;
-  std::string compare_with_peers() noexcept;
+  PeerReports::Calls compare_with_peers(Clock::time_point limit = Clock::time_point::max()) noexcept;
   std::string find_reported_failure() noexcept;
 
   // See store_barriers.hpp.
@@ -128,7 +128,7 @@ class Group : public std::enable_shared_from_this<Group> {
   std::atomic<bool> broken_{false};
   std::atomic<bool> printed_{false};
   std::atomic<uint64_t> barriers_{0};
-  CallLog calls_;
+  const std::shared_ptr<CallLog> calls_ = std::make_shared<CallLog>();
   const std::shared_ptr<PeerReports> reports_;
   mutable std::mutex mutex_; // protects the members below
   std::string reason_;

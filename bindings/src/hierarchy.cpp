@@ -39,6 +39,9 @@ class HierarchicalTransfer final : public Progress {
     }
     return false;
   }
+  bool is_oneccl() const override {
+    return !across_.empty();
+  }
 
  private:
   // Does what can be done without waiting. Returns false if that is nothing.

@@ -1,6 +1,7 @@
 #include "lifeline.hpp"
 
 #include "ring.hpp"
+#include "threads.hpp"
 #include "types.hpp"
 
 #include <pthread.h>
@@ -10,7 +11,6 @@
 #include <cstring>
 #include <mutex>
 #include <set>
-#include <thread>
 
 namespace ccl_backend {
 namespace {
@@ -43,11 +43,15 @@ std::chrono::seconds unreachable_limit() {
 
 } // namespace
 
-Lifeline::Lifeline(c10d::Store& store, int rank, int size, std::chrono::steady_clock::time_point deadline)
-    : ring_(std::make_shared<Ring>(rank, size, unreachable_limit())) {
+Lifeline::Lifeline(
+    c10d::Store& store, int rank, int size, std::chrono::steady_clock::time_point deadline,
+    std::function<void()> peer_failed)
+    : ring_(std::make_shared<Ring>(rank, size, unreachable_limit(), std::move(peer_failed))) {
   try {
     ring_->connect(store, deadline);
-    std::thread([ring = ring_] { ring->listen(); }).detach();
+    start_thread(
+        "ccl-lifeline", [ring = ring_] { ring->listen(); },
+        [ring = ring_](const std::string&) { ring->break_down(); });
   } catch (...) {
     ring_->fail(); // else the neighbours would take the closed connections for the death of this rank
     throw;

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -27,7 +28,10 @@ class Lifeline {
   // A collective of all ranks of the store. If two ranks cannot connect, both warn and continue without the connection:
   // a dead rank may then go unnoticed until a collective times out. Raises DistBackendError if a neighbour has not
   // taken part by the deadline, and ValueError if the variable has an invalid value.
-  Lifeline(c10d::Store& store, int rank, int size, std::chrono::steady_clock::time_point deadline);
+  // `peer_failed` is called in the background thread when another rank gives the group up. It must not block.
+  Lifeline(
+      c10d::Store& store, int rank, int size, std::chrono::steady_clock::time_point deadline,
+      std::function<void()> peer_failed);
   Lifeline(const Lifeline&) = delete;
   Lifeline& operator=(const Lifeline&) = delete;
   // Informs the other ranks that this rank leaves in an orderly way.

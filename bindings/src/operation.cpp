@@ -93,6 +93,12 @@ bool Operation::advance() {
   return !call_.advance || call_.advance();
 }
 
+bool Operation::is_in_oneccl() const {
+  const auto is_oneccl = [](const Transfer& transfer) { return transfer.is_oneccl(); };
+  return is_message_ ||
+      std::any_of(events_.begin() + static_cast<std::ptrdiff_t>(done_events_), events_.end(), is_oneccl);
+}
+
 bool Operation::is_light() const {
   {
     std::lock_guard<std::mutex> guard(future_mutex_);
@@ -127,7 +133,10 @@ void Operation::fail(const std::exception_ptr& error) {
 void Operation::end(const std::exception_ptr& error) {
   group_->ended(log_number_, error == nullptr);
   std::lock_guard<std::mutex> guard(future_mutex_);
-  finish(error);
+  try {
+    finish(error);
+  } catch (const std::exception&) { // of the profiler's callback, after the work has ended
+  }
   finished_.store(true, std::memory_order_release);
   if (future_) {
     complete_future_in_order();

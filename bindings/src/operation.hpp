@@ -81,6 +81,8 @@ class Operation final : public Work {
   bool uses_oneccl() const {
     return done_events_ == events_.size() || events_[done_events_].is_oneccl();
   }
+  // Whether oneCCL has a transfer of it that is not complete.
+  bool is_in_oneccl() const;
 
   // Returns true once: that caller ends the operation, with `complete` or `fail`.
   bool claim() {
@@ -117,6 +119,7 @@ class Operation final : public Work {
   const uint64_t log_number_;
   Events events_;
   size_t done_events_ = 0;
+  std::optional<Clock::time_point> suspected_until_; // see Engine::suspect; with the engine locked
   std::atomic<bool> claimed_{false};
   std::atomic<bool> finished_{false};
   mutable std::mutex future_mutex_; // guards the members below, and setting `finished_`

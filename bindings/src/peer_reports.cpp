@@ -3,6 +3,7 @@
 #include "bounded.hpp"
 #include "releases.hpp"
 
+#include <map>
 #include <sstream>
 #include <thread>
 
@@ -31,10 +32,12 @@ void PeerReports::write(const std::string& last_call) {
   put_text(*shared, kGaveUp, std::to_string(group_.global_rank(group_.rank)));
 }
 
-std::string PeerReports::read_all(std::chrono::seconds limit) {
+PeerReports::Calls PeerReports::read_all(Milliseconds limit) {
   const auto shared = store();
   const auto deadline = Clock::now() + limit;
   std::ostringstream text;
+  Calls calls;
+  std::map<std::string, std::string> by_number; // "#12": "#12 all_reduce(float32, 100)"
   for (int rank = 0; rank < group_.size; ++rank) {
     const auto key = last_key(rank);
     bool exists = shared->check({key});
@@ -44,12 +47,16 @@ std::string PeerReports::read_all(std::chrono::seconds limit) {
     }
     text << (rank == 0 ? "" : "; ") << "rank " << group_.global_rank(rank);
     if (exists) {
-      text << " is at " << get_text(*shared, key);
+      const auto call = get_text(*shared, key);
+      text << " is at " << call;
+      const auto number = call.substr(0, call.find(' ', call.find('#')));
+      calls.differ = calls.differ || by_number.emplace(number, call).first->second != call;
     } else {
       text << " does not answer: it has ended, or waits for nothing in this group";
     }
   }
-  return text.str();
+  calls.text = text.str();
+  return calls;
 }
 
 void PeerReports::publish(const std::string& last_call) noexcept {
@@ -59,20 +66,27 @@ void PeerReports::publish(const std::string& last_call) noexcept {
   }
 }
 
-std::string PeerReports::compare(const std::string& last_call, std::chrono::seconds limit) noexcept {
+void PeerReports::answer(const std::string& last_call) noexcept {
   try {
-    const auto text = run_bounded<std::string>(
+    put_text(*store(), last_key(group_.rank), last_call);
+  } catch (const std::exception&) { // the store ended with rank 0
+  }
+}
+
+PeerReports::Calls PeerReports::compare(const std::string& last_call, Milliseconds limit) noexcept {
+  try {
+    const auto calls = run_bounded<Calls>(
         [self = shared_from_this(), last_call, limit] {
           self->write(last_call);
           return self->read_all(limit);
         },
         TimeLimit(limit + std::chrono::seconds(1)));
-    if (text) {
-      return *text;
+    if (calls) {
+      return *calls;
     }
   } catch (const std::exception&) { // the store ended with rank 0
   }
-  return "the store does not answer, so the other ranks are unknown";
+  return {"the store does not answer, so the other ranks are unknown"};
 }
 
 std::string PeerReports::find_failure() noexcept {

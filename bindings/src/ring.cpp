@@ -6,7 +6,6 @@
 #include <c10/util/Exception.h>
 
 #include <poll.h>
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -44,10 +43,11 @@ std::string connected_key(int rank) {
 
 } // namespace
 
-Ring::Ring(int rank, int size, std::chrono::seconds unreachable)
+Ring::Ring(int rank, int size, std::chrono::seconds unreachable, std::function<void()> peer_failed)
     : rank_(rank),
       size_(size),
       unreachable_(unreachable),
+      peer_failed_(std::move(peer_failed)),
       process_(getpid()),
       wake_(Socket::make([] { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); })),
       neighbours_{Neighbour{(rank + 1) % size}, Neighbour{(rank + size - 1) % size}} {
@@ -135,6 +135,9 @@ void Ring::record(const Departure& departure, const Neighbour* from) {
       send(neighbour, departure);
     }
   }
+  if (departure.kind == Kind::kFailed) {
+    peer_failed_();
+  }
 }
 
 bool Ring::read(Neighbour& neighbour) {
@@ -171,7 +174,6 @@ bool Ring::read(Neighbour& neighbour) {
 }
 
 void Ring::listen() {
-  pthread_setname_np(pthread_self(), "ccl-lifeline");
   bool has_left = false;
   auto end = Clock::time_point::max();
   const auto is_open = [](const Neighbour& neighbour) { return neighbour.socket.is_open(); };
@@ -236,6 +238,12 @@ void Ring::fail() noexcept {
   for (auto& neighbour : neighbours_) {
     send(neighbour, departure);
   }
+}
+
+void Ring::break_down() {
+  fail();
+  std::lock_guard<std::mutex> guard(mutex_);
+  departures_.add({rank_, Kind::kFailed, {}, Clock::now()});
 }
 
 void Ring::leave(bool at_exit) noexcept {

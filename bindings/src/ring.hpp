@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -19,7 +20,8 @@ namespace ccl_backend {
 // forked child, all members but the destructor do nothing.
 class Ring {
  public:
-  Ring(int rank, int size, std::chrono::seconds unreachable);
+  // `peer_failed` is called when another rank gives the group up. It must not block.
+  Ring(int rank, int size, std::chrono::seconds unreachable, std::function<void()> peer_failed);
 
   // Connects to both neighbours; see Lifeline.
   void connect(c10d::Store& store, Deadline deadline);
@@ -35,6 +37,8 @@ class Ring {
   }
   void withdraw(int lane, uint64_t sequence) noexcept;
   void fail() noexcept;
+  // The thread of `listen` has ended with an error: the group fails, on this rank too.
+  void break_down();
   // `at_exit`: the process ends, so that nothing can be forwarded.
   void leave(bool at_exit) noexcept;
   std::optional<Departure> find(Departure::Kind kind) const;
@@ -66,6 +70,7 @@ class Ring {
   const int rank_;
   const int size_;
   const std::chrono::seconds unreachable_;
+  const std::function<void()> peer_failed_;
   const pid_t process_;
   const Socket wake_;
   std::array<std::atomic<uint64_t>, kLanes> started_{};

@@ -14,6 +14,10 @@ class Progress {
   virtual ~Progress() = default;
   // Makes progress, and returns whether the transfer is complete. With the engine locked.
   virtual bool test() = 0;
+  // Whether `test` enters oneCCL.
+  virtual bool is_oneccl() const {
+    return false;
+  }
 };
 
 // The destructor of ccl::event waits for the transfer, which may never complete. The destructor of Transfer leaks the
@@ -51,7 +55,7 @@ class Transfer {
   }
   // Whether `test` enters oneCCL.
   bool is_oneccl() const {
-    return !own_;
+    return own_ ? own_->is_oneccl() : !complete_;
   }
 
  private:

@@ -2,6 +2,7 @@
 
 #include "completions.hpp"
 #include "engine.hpp"
+#include "oneccl_private.hpp"
 #include "rendezvous.hpp"
 #include "transfer.hpp"
 #include "types.hpp"
@@ -12,18 +13,6 @@
 #include <mutex>
 #include <new>
 #include <sstream>
-
-// Declared as in oneCCL's static library, since its headers lack them. The executor has the queues of operations that
-// its threads, or the threads that poll for completion, process.
-class ccl_executor {
- public:
-  explicit ccl_executor(const char* main_address);
-  ~ccl_executor();
-};
-class atl_base_comm {
- public:
-  static ccl_executor* executor;
-};
 
 namespace ccl_backend {
 namespace {

@@ -3,10 +3,10 @@
 #include "completions.hpp"
 #include "engine.hpp"
 #include "errors.hpp"
-
-#include <pthread.h>
+#include "threads.hpp"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 namespace ccl_backend {
@@ -16,6 +16,9 @@ constexpr std::chrono::milliseconds kPollInterval{20};
 constexpr std::chrono::milliseconds kIdleInterval{500};
 // Of the queries whether a peer has given up, for operations in flight for at least as long.
 constexpr std::chrono::seconds kStoreInterval{1};
+
+// How long the groups that fail together wait for what the other ranks report.
+constexpr std::chrono::seconds kCompare{3};
 
 std::atomic<Watchdog*> created{nullptr}; // the instance, once it exists
 
@@ -45,9 +48,9 @@ Watchdog& Watchdog::instance() {
   return *watchdog;
 }
 
-Watchdog::Watchdog() {
-  std::thread([this] { watch(); }).detach();
-  std::thread([this] { ask_stores(); }).detach();
+void Watchdog::start() {
+  [[maybe_unused]] static const bool watches = start_service("ccl-watchdog", [this] { watch(); });
+  [[maybe_unused]] static const bool asks = start_service("ccl-store", [this] { ask_stores(); });
 }
 
 void Watchdog::add(const OperationPtr& operation) {
@@ -114,12 +117,80 @@ void Watchdog::give_up(const std::shared_ptr<Group>& group, const OperationPtr& 
   }
   // Reading the peers' current calls may take some seconds.
   Completions::instance().post([group, operation, message, operations = std::move(operations)] {
-    const auto peers = group->compare_with_peers();
+    const auto peers = group->compare_with_peers().text;
     if (operation && operation->is_overdue()) {
       group->print_calls(message);
     }
     end_all(operations, operation, message, peers);
   });
+}
+
+void Watchdog::fail_suspects(const std::vector<OperationPtr>& suspects, const std::string& reason) {
+  if (suspects.size() == 1) {
+    const auto& operation = suspects.front();
+    return fail(operation, c10::str("failed on ", operation->group_->options.where(), ": ", reason));
+  }
+  struct Failed {
+    std::shared_ptr<Group> group;
+    std::vector<OperationPtr> suspects;
+    std::vector<OperationPtr> ended; // the suspects, and the group's other operations
+    PeerReports::Calls peers;
+  };
+  std::map<const Group*, size_t> places;
+  std::vector<Failed> all;
+  for (const auto& operation : suspects) {
+    const auto [place, is_new] = places.emplace(operation->group_.get(), all.size());
+    if (is_new) {
+      all.push_back({operation->group_, {}, {}, {}});
+    }
+    all[place->second].suspects.push_back(operation);
+  }
+  // Groups whose ranks are at different calls come first, once that is known.
+  const auto text_of = [reason](const std::vector<Failed>& groups) {
+    std::string calls;
+    for (const auto& failed : groups) {
+      for (const auto& operation : failed.suspects) {
+        calls += c10::str(calls.empty() ? "" : "; ", operation->what().describe(), " of group ",
+                          failed.group->options.name);
+      }
+      calls += failed.peers.text.empty() ? "" : c10::str(" (", failed.peers.text, ")");
+    }
+    return c10::str(
+        reason, ". oneCCL does not tell which call this was, so all groups with transfers in flight fail. One of these "
+        "is at fault: ", calls);
+  };
+  for (auto& failed : all) {
+    failed.group->mark_broken(c10::str("ccl: ", failed.group->options.where(), " failed: ", text_of(all)));
+    failed.group->report_failure();
+    failed.ended = claim_all(*failed.group);
+  }
+  Completions::instance().post([all = std::move(all), text_of]() mutable {
+    const auto limit = Clock::now() + kCompare; // of all groups together: their ranks are told at the same time
+    for (auto& failed : all) {
+      failed.peers = failed.group->compare_with_peers(limit);
+    }
+    std::stable_partition(all.begin(), all.end(), [](const Failed& failed) { return failed.peers.differ; });
+    const auto text = text_of(all);
+    for (const auto& failed : all) {
+      for (const auto& operation : failed.ended) {
+        operation->fail(error_with(c10::str(
+            "ccl: ", operation->what().describe(), " failed on ", failed.group->options.where(), ": ", text)));
+      }
+    }
+  });
+}
+
+void Watchdog::fail_all(const std::string& message) {
+  std::set<std::shared_ptr<Group>> groups;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    for (const auto& operation : in_flight_) {
+      groups.insert(operation->group_);
+    }
+  }
+  for (const auto& group : groups) {
+    give_up(group, OperationPtr(), message);
+  }
 }
 
 void Watchdog::abort(const std::shared_ptr<Group>& group, const std::string& reason) {
@@ -168,7 +239,6 @@ std::vector<std::pair<OperationPtr, std::string>> Watchdog::find_failed() {
 }
 
 void Watchdog::watch() {
-  pthread_setname_np(pthread_self(), "ccl-watchdog");
   while (!Engine::instance().is_stopping()) {
     {
       std::unique_lock<std::mutex> guard(mutex_);
@@ -184,12 +254,12 @@ void Watchdog::watch() {
       }
       Completions::instance().post([operation = std::move(operation)] {});
     }
+    Completions::instance().retry();
     std::this_thread::sleep_for(kPollInterval);
   }
 }
 
 void Watchdog::ask_stores() {
-  pthread_setname_np(pthread_self(), "ccl-store");
   while (!Engine::instance().is_stopping()) {
     std::this_thread::sleep_for(kStoreInterval);
     std::set<std::shared_ptr<Group>> groups;

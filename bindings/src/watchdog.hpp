@@ -18,12 +18,18 @@ class Watchdog {
  public:
   // Never destroyed.
   static Watchdog& instance();
+  // Starts the threads, once. Raises DistBackendError if the system does not start them.
+  void start();
 
   void add(const OperationPtr& operation);
   void remove(const OperationPtr& operation);
 
   // Fails the operation with "ccl: #12 all_reduce(float32, 100) " and the reason, and its group.
   void fail(const OperationPtr& operation, const std::string& reason);
+  // Fails operations of which at least one is at fault, with their groups and one text that lists them all.
+  void fail_suspects(const std::vector<OperationPtr>& suspects, const std::string& reason);
+  // Fails all groups with operations in flight.
+  void fail_all(const std::string& message);
   // Ends the group's operations immediately, without the current calls of the other ranks in the message.
   void abort(const std::shared_ptr<Group>& group, const std::string& reason);
 
@@ -34,7 +40,7 @@ class Watchdog {
   static void withdraw_all();
 
  private:
-  Watchdog();
+  Watchdog() = default;
   void watch();
   void ask_stores();
   // Operations that cannot complete, with the reason: at most one of each group.

@@ -202,6 +202,64 @@ def test_edge_case(run_in_image: RunInImage, file: str, case: str) -> None:
     assert f"end 1 {9 if case == 'failed_creation' else 0}" in done.stdout, done.stdout + done.stderr
 
 
+# One container for all cases: each takes seconds.
+ERROR_CASES = (
+    "average_of_unsigned",
+    "group_at_fault",
+    "no_more_threads",
+    "several_suspects",
+    "sizes_in_a_wait",
+    "sizes_in_the_background",
+)
+# Without an agent, which would end the ranks when one of them fails.
+EACH_CASE = """
+for case in %s; do
+    for rank in 0 1; do
+        (RANK=$rank LOCAL_RANK=$rank entrypoint run --backend ccl /scripts/error_cases.py $case
+         echo end $case $?) &
+    done
+    wait
+done
+"""
+TWO_RANKS = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+
+@pytest.mark.parametrize(
+    "transport",
+    [
+        pytest.param({}, id="shared-memory"),
+        pytest.param({"CCL_ATL_SHM": "0", "FI_PROVIDER": "tcp"}, id="tcp"),
+        pytest.param({"CCL_WORKER_OFFLOAD": "1", "CCL_WORKER_AFFINITY": "0,1"}, id="workers"),
+    ],
+)
+def test_an_error_of_oneccl_fails_the_group_at_fault_on_every_rank(
+    run_in_image: RunInImage, transport: dict[str, str]
+) -> None:
+    start = EACH_CASE % " ".join(ERROR_CASES)
+    done = run_in_image("sh", "-c", start, env={**TWO_RANKS, **transport}, docker_args=mounted(CHECKS))
+    for case in ERROR_CASES:
+        assert f"{case}: right" in done.stdout, done.stdout + done.stderr
+        assert done.stdout.count(f"end {case} 0") == 2, done.stdout + done.stderr
+
+
+def test_ranks_that_cannot_share_memory_say_so_once(run_in_image: RunInImage) -> None:
+    start = EACH_CASE % "not_shared"
+    done = run_in_image("sh", "-c", start, env=TWO_RANKS, docker_args=mounted(CHECKS))
+    assert done.stdout.count("end not_shared 0") == 2, done.stdout + done.stderr
+    assert done.stderr.count("do not share memory") == 1, done.stderr
+    assert "Permission denied" in done.stderr
+
+
+def test_a_host_name_that_is_loopback_is_not_the_address_for_other_ranks(run_in_image: RunInImage) -> None:
+    # As on Debian. Plain torchrun: `run` would set FI_TCP_IFACE.
+    hosts = 'printf "127.0.0.1 localhost\\n127.0.1.1 $(hostname)\\n" > /etc/hosts'
+    start = f"{hosts}; torchrun --nproc-per-node 2 /scripts/error_cases.py own_name_is_loopback"
+    env = {"CPU_TRAIN_STACK_TORCHRUN": "plain", "CCL_ATL_TRANSPORT": "ofi"}
+    done = run_in_image("sh", "-c", start, env=env, docker_args=(*mounted(CHECKS), "--user", "0:0"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "own_name_is_loopback: right" in done.stdout
+
+
 def test_forked_children_neither_hang_nor_disturb_the_group_of_their_parent(
     run_in_image: RunInImage, script: Path
 ) -> None:
