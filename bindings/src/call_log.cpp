@@ -1,6 +1,7 @@
 #include "call_log.hpp"
 
 #include "releases.hpp"
+#include "types.hpp"
 
 #include <algorithm>
 #include <sstream>
@@ -14,7 +15,14 @@ std::string Started::describe() const {
   std::ostringstream text;
   text << (lane > 0 ? "callback #" : "#") << sequence << " " << name;
   if (elements >= 0) {
-    text << "(" << dtype_name(type) << ", " << elements << ")";
+    text << "(" << dtype_name(type) << ", " << elements;
+    if (op != kNoOp) {
+      text << ", " << op_name(static_cast<OpKind>(op));
+    }
+    if (root >= 0) {
+      text << ", root " << root;
+    }
+    text << ")";
   }
   return text.str();
 }

@@ -34,23 +34,55 @@ Tensors split_rows(const at::Tensor& tensor, const std::vector<int64_t>& splits,
   return parts;
 }
 
+std::vector<int64_t> counts_of(const Tensors& tensors) {
+  std::vector<int64_t> counts;
+  for (const auto& tensor : tensors) {
+    counts.push_back(tensor.numel());
+  }
+  return counts;
+}
+
+Call rooted(Call call, int64_t root) {
+  call.root = static_cast<int>(root);
+  return call;
+}
+
+Call reducing(Call call, const Op& op) {
+  call.op = static_cast<uint8_t>(kind_of(op));
+  return call;
+}
+
+// The ranks agree on the sizes of the outputs: each input is one of them.
+Call gathering(Call call) {
+  call.agrees_on_outputs = true;
+  return call;
+}
+
+// The sizes that the ranks send each other may differ.
+Call exchanging(Call call, const Tensors& sent, const Tensors& received) {
+  call.exchange = Exchange{counts_of(sent), counts_of(received)};
+  return call;
+}
+
 } // namespace
 
 WorkPtr ProcessGroupCCL::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   constexpr auto name = "broadcast";
   auto& tensor = single(tensors, name);
   check_root(options.rootRank, name);
-  return launch(
+  return launch(rooted(
       {OpType::BROADCAST, name, options.timeout, tensors, tensors,
-       {broadcast_step(tensor, static_cast<int>(options.rootRank), name)}});
+       {broadcast_step(tensor, static_cast<int>(options.rootRank), name)}},
+      options.rootRank));
 }
 
 WorkPtr ProcessGroupCCL::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   constexpr auto name = "all_reduce";
   auto& tensor = single(tensors, name);
-  return launch(
+  return launch(reducing(
       {OpType::ALLREDUCE, name, options.timeout, tensors, tensors,
-       {reduce_all_step(tensor, options.reduceOp, {rank_, size_}, name)}});
+       {reduce_all_step(tensor, options.reduceOp, {rank_, size_}, name)}},
+      options.reduceOp));
 }
 
 WorkPtr ProcessGroupCCL::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) {
@@ -64,16 +96,17 @@ WorkPtr ProcessGroupCCL::allreduce_coalesced(Tensors& tensors, const c10d::Allre
   for (const auto& tensor : tensors) {
     call.steps.push_back(reduce_all_step(tensor, options.reduceOp, {rank_, size_}, name));
   }
-  return launch(std::move(call));
+  return launch(reducing(std::move(call), options.reduceOp));
 }
 
 WorkPtr ProcessGroupCCL::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   constexpr auto name = "reduce";
   auto& tensor = single(tensors, name);
   check_root(options.rootRank, name);
-  return launch(
-      {OpType::REDUCE, name, options.timeout, tensors, tensors,
-       {reduce_step(tensor, options.reduceOp, static_cast<int>(options.rootRank), {rank_, size_}, name)}});
+  Call call{
+      OpType::REDUCE, name, options.timeout, tensors, tensors,
+      {reduce_step(tensor, options.reduceOp, static_cast<int>(options.rootRank), {rank_, size_}, name)}};
+  return launch(rooted(reducing(std::move(call), options.reduceOp), options.rootRank));
 }
 
 WorkPtr ProcessGroupCCL::allgather(
@@ -81,9 +114,9 @@ WorkPtr ProcessGroupCCL::allgather(
   constexpr auto name = "all_gather";
   const auto& input = single(inputs, name);
   CCL_CHECK(outputs.size() == 1, name, ": expected one list of outputs, found ", outputs.size());
-  return launch(
+  return launch(gathering(
       {OpType::ALLGATHER, name, options.timeout, inputs, outputs.front(),
-       {gather_all_step(outputs.front(), input, {rank_, size_}, name)}});
+       {gather_all_step(outputs.front(), input, {rank_, size_}, name)}}));
 }
 
 WorkPtr ProcessGroupCCL::_allgather_base(
@@ -111,7 +144,7 @@ WorkPtr ProcessGroupCCL::allgather_coalesced(
     }
     call.steps.push_back(gather_all_step(results, inputs[i], {rank_, size_}, name));
   }
-  return launch(std::move(call));
+  return launch(gathering(std::move(call)));
 }
 
 WorkPtr ProcessGroupCCL::allgather_into_tensor_coalesced(
@@ -138,9 +171,10 @@ WorkPtr ProcessGroupCCL::gather(
   auto sent = nothing_for(input, size_);
   sent[options.rootRank] = input;
   const auto received = is_root ? outputs.front() : nothing_for(input, size_);
-  return launch(
-      {OpType::GATHER, name, options.timeout, inputs, is_root ? received : Tensors{},
-       {exchange_step(received, sent, {rank_, size_}, name)}});
+  Call call{
+      OpType::GATHER, name, options.timeout, inputs, is_root ? received : Tensors{},
+      {exchange_step(received, sent, {rank_, size_}, name)}};
+  return launch(rooted(exchanging(std::move(call), sent, received), options.rootRank));
 }
 
 WorkPtr ProcessGroupCCL::scatter(
@@ -155,9 +189,10 @@ WorkPtr ProcessGroupCCL::scatter(
   auto received = nothing_for(output, size_);
   received[options.rootRank] = output;
   const auto sent = is_root ? inputs.front() : nothing_for(output, size_);
-  return launch(
-      {OpType::SCATTER, name, options.timeout, is_root ? inputs.front() : Tensors{}, outputs,
-       {exchange_step(received, sent, {rank_, size_}, name)}});
+  Call call{
+      OpType::SCATTER, name, options.timeout, is_root ? inputs.front() : Tensors{}, outputs,
+      {exchange_step(received, sent, {rank_, size_}, name)}};
+  return launch(rooted(exchanging(std::move(call), sent, received), options.rootRank));
 }
 
 WorkPtr ProcessGroupCCL::reduce_scatter(
@@ -165,17 +200,19 @@ WorkPtr ProcessGroupCCL::reduce_scatter(
   constexpr auto name = "reduce_scatter";
   const auto& output = single(outputs, name);
   CCL_CHECK(inputs.size() == 1, name, ": expected one list of inputs, found ", inputs.size());
-  return launch(
+  return launch(reducing(
       {OpType::REDUCE_SCATTER, name, options.timeout, inputs.front(), outputs,
-       {reduce_scatter_step(output, inputs.front(), options.reduceOp, {rank_, size_}, name)}});
+       {reduce_scatter_step(output, inputs.front(), options.reduceOp, {rank_, size_}, name)}},
+      options.reduceOp));
 }
 
 WorkPtr ProcessGroupCCL::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
   constexpr auto name = "reduce_scatter_tensor";
-  return launch(
+  return launch(reducing(
       {OpType::_REDUCE_SCATTER_BASE, name, options.timeout, {input}, {output},
-       {reduce_scatter_from_step(output, input, options.reduceOp, {rank_, size_}, name)}});
+       {reduce_scatter_from_step(output, input, options.reduceOp, {rank_, size_}, name)}},
+      options.reduceOp));
 }
 
 WorkPtr ProcessGroupCCL::reduce_scatter_tensor_coalesced(
@@ -188,7 +225,7 @@ WorkPtr ProcessGroupCCL::reduce_scatter_tensor_coalesced(
   for (size_t i = 0; i < inputs.size(); ++i) {
     call.steps.push_back(reduce_scatter_from_step(outputs[i], inputs[i], options.reduceOp, {rank_, size_}, name));
   }
-  return launch(std::move(call));
+  return launch(reducing(std::move(call), options.reduceOp));
 }
 
 WorkPtr ProcessGroupCCL::alltoall_base(
@@ -204,20 +241,23 @@ WorkPtr ProcessGroupCCL::alltoall_base(
   c10d::checkSplitSizes(output_splits, output, size_);
   // One copy of a tensor that is not contiguous, rather than a copy of each part.
   auto result = writable(output);
-  auto step = exchange_step(
-      split_rows(result, output_splits, size_), split_rows(readable(input), input_splits, size_), {rank_, size_}, name);
+  const auto received = split_rows(result, output_splits, size_);
+  const auto sent = split_rows(readable(input), input_splits, size_);
+  auto step = exchange_step(received, sent, {rank_, size_}, name);
   step.finish = [exchanged = step.finish, output, result] {
     exchanged();
     write_back(output, result);
   };
-  return launch({OpType::ALLTOALL_BASE, name, options.timeout, {input}, {output}, {step}});
+  return launch(
+      exchanging({OpType::ALLTOALL_BASE, name, options.timeout, {input}, {output}, {step}}, sent, received));
 }
 
 WorkPtr ProcessGroupCCL::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
   constexpr auto name = "all_to_all";
-  return launch(
+  return launch(exchanging(
       {OpType::ALLTOALL, name, options.timeout, inputs, outputs,
-       {exchange_step(outputs, inputs, {rank_, size_}, name)}});
+       {exchange_step(outputs, inputs, {rank_, size_}, name)}},
+      inputs, outputs));
 }
 
 WorkPtr ProcessGroupCCL::barrier(const c10d::BarrierOptions& options) {

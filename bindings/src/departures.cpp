@@ -24,24 +24,26 @@ const uint8_t* read(const uint8_t* from, Number& number) {
 
 } // namespace
 
-Message encode(const Departure& departure) {
+Message encode(const Header& header) {
   Message message;
-  auto* to = write(message.data(), static_cast<uint8_t>(departure.kind));
-  to = write(to, static_cast<uint32_t>(departure.rank));
-  for (const auto sequence : departure.sequences) {
-    to = write(to, sequence);
+  auto* to = write(write(message.data(), header.kind), header.number);
+  for (const auto number : header.numbers) {
+    to = write(to, number);
   }
   return message;
 }
 
-std::optional<Departure> decode(const Message& message, int size) {
-  uint8_t kind;
-  uint32_t rank;
-  Sequences sequences;
-  const auto* from = read(read(message.data(), kind), rank);
-  for (auto& sequence : sequences) {
-    from = read(from, sequence);
+Header decode(const Message& message) {
+  Header header;
+  const auto* from = read(read(message.data(), header.kind), header.number);
+  for (auto& number : header.numbers) {
+    from = read(from, number);
   }
+  return header;
+}
+
+std::optional<Departure> departure_of(const Header& header, int size) {
+  const auto [kind, rank, sequences] = header;
   if (kind > static_cast<uint8_t>(Departure::Kind::kFailed) || rank >= static_cast<uint32_t>(size)) {
     return std::nullopt;
   }

@@ -39,13 +39,19 @@ struct Needs {
   int peer = kAnyRank; // of a message
 };
 
-// Kind, rank and sequences, little-endian.
+// The start of every message: of a departure, its kind, rank and sequences. Little-endian.
+struct Header {
+  uint8_t kind;
+  uint32_t number;
+  Sequences numbers;
+};
 using Message = std::array<uint8_t, 1 + 4 + 8 * kLanes>;
 
-Message encode(const Departure& departure);
+Message encode(const Header& header);
+Header decode(const Message& message);
 
 // `noticed` is the current time. None if the kind is unknown, or the rank is not in a group of `size`.
-std::optional<Departure> decode(const Message& message, int size);
+std::optional<Departure> departure_of(const Header& header, int size);
 
 // Keeps the first departure of each rank: later ones are its consequences.
 class Departures {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <thread>
 #include <unistd.h>
 
 namespace ccl_backend {
@@ -22,6 +23,8 @@ constexpr seconds kReports{3};
 constexpr seconds kReportsAfterFailure{1};
 // What a rank has sent before it ended may still arrive for this long.
 constexpr seconds kInTransit{2};
+// The calls of other ranks, which they send every 20 ms.
+constexpr Milliseconds kCallsOnTheirWay{200};
 // For the connections of the lifeline, once all ranks have joined.
 constexpr seconds kConnectLifeline{60};
 
@@ -155,9 +158,9 @@ int Group::open_lane() {
   return depth;
 }
 
-void Group::announce(int lane, uint64_t sequence) noexcept {
+void Group::announce(const Started& call) {
   if (const auto line = lifeline()) {
-    line->set_sequence(lane, sequence);
+    line->add(call);
   }
 }
 
@@ -177,6 +180,15 @@ std::optional<Departure> Group::failure() const {
   return line ? line->failure() : std::nullopt;
 }
 
+std::string Group::difference() const {
+  const auto line = lifeline();
+  const auto found = line ? line->difference() : std::nullopt;
+  return found ? c10::str(
+                     "the ranks call different collectives: ",
+                     found->calls.describe(options.global_rank(found->previous), options.global_rank(found->rank)))
+               : "";
+}
+
 void Group::mark_broken(const std::string& reason) {
   std::lock_guard<std::mutex> guard(mutex_);
   if (!broken_) {
@@ -186,7 +198,7 @@ void Group::mark_broken(const std::string& reason) {
 }
 
 bool Group::has_error() const {
-  return is_broken() || failure();
+  return is_broken() || failure() || !difference().empty();
 }
 
 std::string Group::reason() const {
@@ -206,12 +218,20 @@ void Group::require_own_process(const char* operation) const {
 void Group::require_usable(const char* operation) const {
   require_own_process(operation);
   if (is_broken()) {
+    const auto why = reason();
+    const auto text = difference();
+    const bool is_new = why.find(text) == std::string::npos;
     C10_THROW_ERROR(
         DistBackendError,
-        c10::str("ccl: ", operation, " on a group that failed before, ", options.where(), ": ", reason()));
+        c10::str("ccl: ", operation, " on a group that failed before, ", options.where(), ": ", why,
+                 is_new ? "; " + text : ""));
   }
   if (closed_) {
     C10_THROW_ERROR(DistBackendError, c10::str("ccl: ", operation, " on a group that was shut down"));
+  }
+  if (const auto text = difference(); !text.empty()) {
+    C10_THROW_ERROR(
+        DistBackendError, c10::str("ccl: ", operation, " on a group that failed, ", options.where(), ": ", text));
   }
   const auto gone = failure();
   if (gone && gone->kind == Departure::Kind::kFailed) {
@@ -223,6 +243,9 @@ void Group::require_usable(const char* operation) const {
 }
 
 std::string Group::why_never(Clock::time_point started, const Needs& needs) const {
+  if (auto text = difference(); !text.empty()) {
+    return text;
+  }
   const auto line = lifeline();
   auto gone = line ? line->failure() : std::nullopt;
   if (line && !gone) {
@@ -273,7 +296,18 @@ void Group::publish_last_call() noexcept {
   reports_->publish(calls_->last().describe());
 }
 
+std::string Group::find_difference() noexcept {
+  for (const auto end = Clock::now() + kCallsOnTheirWay; Clock::now() < end && lifeline() && difference().empty();) {
+    std::this_thread::sleep_for(Milliseconds(5));
+  }
+  return difference();
+}
+
 PeerReports::Calls Group::compare_with_peers(Clock::time_point limit) noexcept {
+  if (auto text = find_difference(); !text.empty()) {
+    publish_last_call();
+    return {reason().find(text) == std::string::npos ? text : "", true};
+  }
   const auto gone = failure();
   const bool peer_failed = gone && gone->kind == Departure::Kind::kFailed;
   const auto end = std::min(limit, Clock::now() + (peer_failed ? kReportsAfterFailure : kReports));

@@ -53,7 +53,7 @@ class Group : public std::enable_shared_from_this<Group> {
     return ++lanes_[lane].sequence;
   }
   // For the other ranks: this rank starts the collective. One thread at a time.
-  void announce(int lane, uint64_t sequence) noexcept;
+  void announce(const Started& call);
   // The process ends before this collective is complete.
   void withdraw(int lane, uint64_t sequence) noexcept;
   uint64_t sequence() const {
@@ -96,6 +96,9 @@ class Group : public std::enable_shared_from_this<Group> {
 
   // Reports through the lifeline that this rank has given the group up. Never blocks.
   void report_failure() noexcept;
+  // "the ranks call different collectives: rank 0 called ..., rank 1 called ...", else empty. After a failure: the other
+  // ranks' calls may be on their way, and this waits for them for a moment.
+  std::string find_difference() noexcept;
   // Through the store: see PeerReports.
   void publish_last_call() noexcept;
   PeerReports::Calls compare_with_peers(Clock::time_point limit = Clock::time_point::max()) noexcept;
@@ -120,6 +123,8 @@ class Group : public std::enable_shared_from_this<Group> {
   std::shared_ptr<Lifeline> lifeline() const;
   // Of a lost or failed rank.
   std::optional<Departure> failure() const;
+  // As find_difference, without a wait.
+  std::string difference() const;
 
   std::array<Lane, kLanes> lanes_;
   std::unique_ptr<Mailbox> mailbox_; // under the engine's lock

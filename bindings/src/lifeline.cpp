@@ -11,6 +11,7 @@
 #include <cstring>
 #include <mutex>
 #include <set>
+#include <vector>
 
 namespace ccl_backend {
 namespace {
@@ -26,6 +27,11 @@ std::set<std::shared_ptr<Ring>>& rings = *new std::set<std::shared_ptr<Ring>>();
 
 [[maybe_unused]] const int at_fork = pthread_atfork(
     [] { rings_mutex.lock(); }, [] { rings_mutex.unlock(); }, [] { rings_mutex.unlock(); });
+
+std::vector<std::shared_ptr<Ring>> all_rings() {
+  std::lock_guard<std::mutex> guard(rings_mutex);
+  return {rings.begin(), rings.end()};
+}
 
 std::chrono::seconds unreachable_limit() {
   const char* const text = std::getenv(kUnreachableVariable);
@@ -71,8 +77,14 @@ Lifeline::~Lifeline() {
   ring_->leave(false);
 }
 
-void Lifeline::set_sequence(int lane, uint64_t sequence) noexcept {
-  ring_->set_sequence(lane, sequence);
+void Lifeline::add(const Started& call) {
+  ring_->add(call);
+}
+
+std::optional<Lifeline::Difference> Lifeline::difference() const {
+  const auto found = ring_->difference();
+  return found ? std::make_optional(Difference{ring_->previous_of(found->rank), found->rank, found->calls})
+               : std::nullopt;
 }
 
 void Lifeline::withdraw(int lane, uint64_t sequence) noexcept {
@@ -92,13 +104,14 @@ std::optional<Departure> Lifeline::find_left(const Needs& needs) const {
   return ring_->find_left(needs);
 }
 
-void Lifeline::leave_all() noexcept {
-  std::set<std::shared_ptr<Ring>> all;
-  {
-    std::lock_guard<std::mutex> guard(rings_mutex);
-    all = rings;
+void Lifeline::compare_calls() {
+  for (const auto& ring : all_rings()) {
+    ring->compare_calls();
   }
-  for (const auto& ring : all) {
+}
+
+void Lifeline::leave_all() noexcept {
+  for (const auto& ring : all_rings()) {
     ring->leave(true);
   }
 }

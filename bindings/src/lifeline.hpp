@@ -1,6 +1,7 @@
 // Detects that another rank of the group has ended, or has given up the group.
 #pragma once
 
+#include "call_comparison.hpp"
 #include "departures.hpp"
 #include "releases.hpp"
 
@@ -15,7 +16,7 @@ namespace ccl_backend {
 class Ring;
 
 // oneCCL does not detect that a peer has ended, and waits on. The ranks of a group therefore form a ring of TCP
-// connections that are idle until a rank fails or leaves. When a process ends, for any reason, the kernel closes its
+// connections. When a process ends, for any reason, the kernel closes its
 // connections within milliseconds. A lost host or network is detected after CPU_TRAIN_STACK_UNREACHABLE_SECONDS
 // (default 25). The rank that detects a loss sends a message along the ring, in both directions. Ranks that have left
 // forward messages until all ranks have departed, or their process ends: a rank whose two neighbours' processes have
@@ -37,9 +38,18 @@ class Lifeline {
   // Informs the other ranks that this rank leaves in an orderly way.
   ~Lifeline();
 
-  // The number of the collective that this rank starts in the lane. When this rank leaves, it sends the highest numbers
-  // to the other ranks. One thread at a time.
-  void set_sequence(int lane, uint64_t sequence) noexcept;
+  // This rank starts a collective. When this rank leaves, it sends the highest number in each lane to the other ranks.
+  // One thread at a time.
+  void add(const Started& call);
+  // For all groups of the process: sends the calls that the next rank does not know. Called every few milliseconds.
+  static void compare_calls();
+  // The first collective that two ranks called with different arguments: their ranks in the group, and the calls.
+  struct Difference {
+    int previous;
+    int rank;
+    CallDifference calls;
+  };
+  std::optional<Difference> difference() const;
   // This rank leaves before this collective is complete.
   void withdraw(int lane, uint64_t sequence) noexcept;
 

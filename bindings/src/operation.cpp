@@ -7,6 +7,7 @@
 
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
+#include <c10/util/hash.h>
 
 #include <algorithm>
 #include <map>
@@ -35,8 +36,25 @@ const char* profiler_title(const char* name) {
   return title.c_str();
 }
 
-Started summarize(const Call& call, uint64_t sequence, int lane) {
+Started summarize(const Call& call, const GroupOptions& group, uint64_t sequence, int lane) {
   Started what{sequence, call.name, lane};
+  what.op = call.op;
+  what.root = call.root < 0 ? -1 : static_cast<int>(group.global_rank(call.root));
+  if (call.exchange) {
+    const int next = (group.rank + 1) % group.size;
+    const int previous = (group.rank + group.size - 1) % group.size;
+    const auto& [sent, received] = *call.exchange;
+    what.is_exchange = true;
+    what.to_next = sent[next];
+    what.to_previous = sent[previous];
+    what.from_next = received[next];
+    what.from_previous = received[previous];
+  } else {
+    for (const auto& tensor : call.agrees_on_outputs ? call.outputs : call.inputs) {
+      const auto type = static_cast<size_t>(tensor.scalar_type());
+      what.sizes = c10::hash_combine(c10::hash_combine(what.sizes, type), static_cast<size_t>(tensor.numel()));
+    }
+  }
   const auto& tensors = call.inputs.empty() ? call.outputs : call.inputs;
   if (!tensors.empty()) {
     what.elements = 0;
@@ -45,7 +63,14 @@ Started summarize(const Call& call, uint64_t sequence, int lane) {
       what.elements += tensor.numel();
     }
   }
+  what.arguments = hash_arguments(what);
   return what;
+}
+
+// Whether SharedExchange, which compares the calls itself, does all of it.
+bool is_summed_within_node(const Call& call) {
+  const bool is_sum = call.op == static_cast<uint8_t>(OpKind::SUM) || call.op == static_cast<uint8_t>(kAverage);
+  return is_sum && call.root < 0;
 }
 
 std::string seconds(Clock::duration duration) {
@@ -66,7 +91,7 @@ Operation::Operation(std::shared_ptr<Group> group, Call call, uint64_t sequence,
       group_(std::move(group)),
       call_(std::move(call)),
       is_message_(call_.advance != nullptr),
-      what_(summarize(call_, sequence, lane)),
+      what_(summarize(call_, group_->options, sequence, lane)),
       lane_(lane),
       started_(Clock::now()),
       timeout_(bounded(call_.timeout.count() > 0 ? call_.timeout : group_->timeout())),
@@ -78,6 +103,10 @@ void Operation::start() {
   events_.shared = paths.shared.get();
   events_.hierarchy = paths.hierarchy.get();
   events_.oneccl_rounds = paths.oneccl_rounds;
+  if (events_.shared != nullptr && !is_message_ && !is_summed_within_node(call_)) {
+    const auto exchange = call_.exchange.value_or(Exchange{});
+    events_.shared->announce(what_.sequence, what_.arguments, exchange.sent, exchange.received);
+  }
   for (const auto& step : call_.steps) {
     step.start(group_->communicator(lane_), events_);
   }
@@ -268,9 +297,9 @@ std::string Operation::why_never(Clock::time_point now) const {
   return reason.empty() ? reason : c10::str("cannot complete: ", reason);
 }
 
-void Operation::announce() const noexcept {
+void Operation::announce() const {
   if (!is_message_) {
-    group_->announce(lane_, what_.sequence);
+    group_->announce(what_);
   }
 }
 

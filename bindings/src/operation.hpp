@@ -30,6 +30,12 @@ struct Step {
   std::function<void()> finish;
 };
 
+// In elements, for each rank.
+struct Exchange {
+  std::vector<int64_t> sent;
+  std::vector<int64_t> received;
+};
+
 // What an operation is, before it runs.
 struct Call {
   c10d::OpType type = c10d::OpType::UNKNOWN;
@@ -42,6 +48,11 @@ struct Call {
   std::function<bool()> advance = nullptr;
   int peer = Needs::kAnyRank; // of a message
   std::shared_ptr<const int> source = nullptr; // of a recv; valid once it is complete
+  uint8_t op = Started::kNoOp; // of a reduction
+  int root = -1; // in the group
+  // The ranks agree on the sizes of the inputs, or else of the outputs, or else on what they send each other.
+  bool agrees_on_outputs = false;
+  std::optional<Exchange> exchange = std::nullopt;
 };
 
 class Operation;
@@ -105,7 +116,7 @@ class Operation final : public Work {
   // Why the operation cannot complete: its timeout, or the departure of a rank. Empty if it may complete.
   std::string why_never(Clock::time_point now) const;
   // For the other ranks: see Group.
-  void announce() const noexcept;
+  void announce() const;
   void withdraw() const noexcept;
 
   const std::shared_ptr<Group> group_;

@@ -31,7 +31,15 @@ std::shared_ptr<Group> ProcessGroupCCL::require_group(const char* operation) con
   if (!found) {
     C10_THROW_ERROR(DistBackendError, c10::str("ccl: ", operation, " on a group that was shut down"));
   }
-  found->require_usable(operation);
+  try {
+    found->require_usable(operation);
+  } catch (const std::exception&) {
+    if (!Engine::instance().is_forked()) {
+      (void)found->find_difference();
+      found->require_usable(operation);
+    }
+    throw;
+  }
   return found;
 }
 
@@ -50,8 +58,10 @@ WorkPtr ProcessGroupCCL::launch(Call call, bool is_collective) {
     Engine::instance().submit(operation);
   } catch (const std::exception& error) {
     // A part of the transfers may have started, so the ranks are out of step from here on.
+    const auto difference = group->find_difference();
     const auto message = c10::str(
-        "ccl: ", operation->what().describe(), " could not start on ", group->options.where(), ": ", message_of(error));
+        "ccl: ", operation->what().describe(), " could not start on ", group->options.where(), ": ", message_of(error),
+        difference.empty() ? "" : "; ", difference);
     Watchdog::instance().abort(group, message);
     C10_THROW_ERROR(DistBackendError, message);
   }

@@ -12,8 +12,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
-#include <iostream>
 
 namespace ccl_backend {
 namespace {
@@ -113,66 +111,6 @@ void Ring::connect(c10d::Store& store, Clock::time_point deadline) {
   }
 }
 
-void Ring::send(Neighbour& neighbour, const Departure& departure) {
-  if (!neighbour.socket.is_open() || !neighbour.is_writable) {
-    return;
-  }
-  const auto message = encode(departure);
-  // A failed send needs no handling: the neighbour has ended, or has left thousands of messages unread. Nothing can
-  // follow a partial message.
-  neighbour.is_writable = ::send(neighbour.socket.descriptor(), message.data(), message.size(),
-                                 MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(message.size());
-}
-
-void Ring::record(const Departure& departure, const Neighbour* from) {
-  std::lock_guard<std::mutex> guard(mutex_);
-  const bool is_echo = departure.rank == rank_ && departure.kind != Kind::kLost;
-  if (is_echo || !departures_.add(departure)) {
-    return;
-  }
-  for (auto& neighbour : neighbours_) {
-    if (&neighbour != from && neighbour.rank != departure.rank) {
-      send(neighbour, departure);
-    }
-  }
-  if (departure.kind == Kind::kFailed) {
-    peer_failed_();
-  }
-}
-
-bool Ring::read(Neighbour& neighbour) {
-  char bytes[512];
-  const auto count = recv(neighbour.socket.descriptor(), bytes, sizeof(bytes), MSG_DONTWAIT);
-  if (count < 0 && (errno == EAGAIN || errno == EINTR)) {
-    return true;
-  }
-  if (count <= 0) {
-    if (neighbour.is_readable) {
-      record({neighbour.rank, Kind::kLost, {}, Clock::now()}, &neighbour); // no effect if the neighbour has left
-    }
-    return false;
-  }
-  if (!neighbour.is_readable) {
-    return true;
-  }
-  auto& unread = neighbour.unread.append(bytes, static_cast<size_t>(count));
-  for (Message message; unread.size() >= message.size(); unread.erase(0, message.size())) {
-    std::memcpy(message.data(), unread.data(), message.size());
-    const auto departure = decode(message, size_);
-    if (!departure) {
-      // The connection stays open: the neighbour would take a closed one for this rank's death.
-      neighbour.is_readable = false;
-      // TORCH_WARN reaches Python from Python's threads only.
-      std::cerr << c10::str(
-          "ccl: rank ", rank_, " received an invalid message from rank ", neighbour.rank,
-          " and ignores this connection from now on: a dead rank may go unnoticed until the timeout\n");
-      return true;
-    }
-    record(*departure, &neighbour);
-  }
-  return true;
-}
-
 void Ring::listen() {
   bool has_left = false;
   auto end = Clock::time_point::max();
@@ -250,6 +188,7 @@ void Ring::leave(bool at_exit) noexcept {
   if (is_inherited()) {
     return;
   }
+  compare_calls(); // the last ones
   std::lock_guard<std::mutex> guard(mutex_);
   if (has_left_) {
     return;

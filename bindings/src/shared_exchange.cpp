@@ -22,6 +22,10 @@ constexpr std::chrono::microseconds kBusy{1200};
 
 std::atomic<Clock::rep> busy_until{0};
 
+[[noreturn]] void raise_difference() {
+  C10_THROW_ERROR(DistBackendError, "another rank calls a different collective, or has another size or type");
+}
+
 } // namespace
 
 // One collective of this rank.
@@ -135,7 +139,7 @@ class SharedTransfer final : public Progress {
   void require_same_call(size_t step) const {
     for (int other = 0; other < size(); ++other) {
       if (segment_.counters(other).calls[global(step) % 2].load(std::memory_order_relaxed) != what()) {
-        C10_THROW_ERROR(DistBackendError, "another rank calls a different collective, or has another size or type");
+        raise_difference();
       }
     }
   }
@@ -223,6 +227,32 @@ class SharedTransfer final : public Progress {
   size_t reduced_ = 0;
   size_t read_ = 0;
 };
+
+void SharedExchange::announce(
+    uint64_t sequence, uint64_t arguments, const std::vector<int64_t>& sent, const std::vector<int64_t>& received) {
+  constexpr auto relaxed = std::memory_order_relaxed;
+  const auto place = sequence % SharedSegment::kAnnounced;
+  auto& own = segment_->counters(segment_->rank).announced[place];
+  own.sequence.store(0, relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  own.arguments.store(arguments, relaxed);
+  for (size_t rank = 0; rank < sent.size(); ++rank) {
+    own.sent[rank].store(sent[rank], relaxed);
+  }
+  own.sequence.store(sequence, std::memory_order_release);
+  for (int rank = 0; rank < segment_->size; ++rank) {
+    const auto& theirs = segment_->counters(rank).announced[place];
+    if (rank == segment_->rank || theirs.sequence.load(std::memory_order_acquire) != sequence) {
+      continue;
+    }
+    const bool differs = theirs.arguments.load(relaxed) != arguments ||
+        (!received.empty() && theirs.sent[segment_->rank].load(relaxed) != received[rank]);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (differs && theirs.sequence.load(relaxed) == sequence) {
+      raise_difference();
+    }
+  }
+}
 
 Transfer SharedExchange::start(SharedCall call) {
   auto transfer = std::make_unique<SharedTransfer>(shared_from_this(), std::move(call));

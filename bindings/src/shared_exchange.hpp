@@ -41,6 +41,12 @@ class SharedExchange : public std::enable_shared_from_this<SharedExchange> {
     return segment ? std::make_shared<SharedExchange>(std::move(segment)) : nullptr;
   }
 
+  // Before a call starts, raises DistBackendError if another rank has started a different one with this number. Each
+  // rank checks what it is about to receive: libfabric 2.4 crashes if a large message has arrived and the receive is too
+  // small. `arguments`: a hash. `sent`, `received`: of an exchange, for each rank.
+  void announce(
+      uint64_t sequence, uint64_t arguments, const std::vector<int64_t>& sent, const std::vector<int64_t>& received);
+
   // The transfer makes progress in `test`, which raises DistBackendError if another rank's call differs.
   Transfer start(SharedCall call);
 

@@ -21,11 +21,20 @@ class SharedSegment {
   static constexpr size_t kSlotBytes = 256 << 10;
   static constexpr int kMostRanks = 8;
 
+  // A call that a rank has started.
+  struct Announced {
+    std::atomic<uint64_t> sequence{0}; // zero while the others change
+    std::atomic<uint64_t> arguments{0}; // a hash
+    std::atomic<int64_t> sent[kMostRanks]{}; // of an exchange: elements for each rank
+  };
+  static constexpr size_t kAnnounced = 8;
+
   struct Counters {
     alignas(64) std::atomic<uint64_t> filled{0};
     std::atomic<uint64_t> calls[2]{}; // what the slots contain, see SharedCall
     alignas(64) std::atomic<uint64_t> reduced{0};
     alignas(64) std::atomic<uint64_t> read{0};
+    alignas(64) Announced announced[kAnnounced]{}; // the last calls, by their sequence
   };
 
   // A collective of all ranks of the store. nullptr on all ranks if one of them cannot map the memory, for example
@@ -54,7 +63,7 @@ class SharedSegment {
   const int size;
 
  private:
-  static constexpr size_t kHeaderBytes = 4096; // the counters of all ranks
+  static constexpr size_t kHeaderBytes = 8192; // the counters of all ranks
   static_assert(sizeof(Counters) * kMostRanks <= kHeaderBytes);
 
   char* const memory_;

@@ -64,7 +64,7 @@ void Watchdog::add(const OperationPtr& operation) {
   in_flight_.push_back(operation);
   operation->place_ = std::prev(in_flight_.end());
   operation->is_placed_ = true;
-  if (in_flight_.size() == 1) {
+  if (!std::exchange(has_news_, true)) {
     wake_.notify_one();
   }
 }
@@ -242,8 +242,10 @@ void Watchdog::watch() {
   while (!Engine::instance().is_stopping()) {
     {
       std::unique_lock<std::mutex> guard(mutex_);
-      wake_.wait_for(guard, kIdleInterval, [&] { return !in_flight_.empty(); });
+      wake_.wait_for(guard, kIdleInterval, [&] { return has_news_ || !in_flight_.empty(); });
+      has_news_ = false;
     }
+    Lifeline::compare_calls();
     for (auto& [operation, reason] : find_failed()) {
       const auto& group = *operation->group_;
       const auto text = c10::str(reason, ", ", group.options.where());

@@ -8,7 +8,8 @@
 
 namespace ccl_backend {
 
-// Tracks every operation in flight. One thread checks their deadlines and the groups' lifelines. Another thread asks
+// Tracks every operation in flight. One thread checks their deadlines and the groups' lifelines, and compares the calls
+// of the ranks. Another thread asks
 // the store whether a peer has given up, which may block as long as the store does. Neither thread calls oneCCL, waits
 // for the GIL or runs callbacks, so operations end in time even if those hang.
 //
@@ -58,6 +59,7 @@ class Watchdog {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::list<OperationPtr> in_flight_;
+  bool has_news_ = false; // operations were added since the calls were last compared
   bool is_ending_ = false;
 };
 

@@ -5,6 +5,7 @@ from typing import Annotated
 from tooling.basis.console import JsonOption
 from tooling.basis.say import say
 from tooling.checks import conformance as torch_conformance
+from tooling.checks import differential as compared
 from tooling.checks import fresh as fresh_machine
 from tooling.checks import ranks as of_ranks
 from tooling.checks import sanitize as sanitized
@@ -72,6 +73,18 @@ def ranks(
 ) -> None:
     """Train in many ways with one rank and with two, with and without accumulation, and compare all numbers."""
     of_ranks.run(pin, only, json)
+
+
+@task
+def differential(
+    pin: PinOption = None,
+    part: Annotated[str, f"only {' or '.join(compared.PARTS)}"] = "",
+    cases: Annotated[int, "cases of each part"] = 2000,
+    seed: Annotated[int, "other cases"] = 1,
+    seconds: Annotated[float, "limit of each part"] = 1800.0,
+) -> None:
+    """Compare random collectives with gloo, and random operators with torch, until a difference."""
+    compared.run(pin, part, cases, seed, seconds)
 
 
 @task

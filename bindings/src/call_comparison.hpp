@@ -1,0 +1,93 @@
+// Whether the ranks of a group call the same collectives with the same arguments.
+#pragma once
+
+#include "call_log.hpp"
+#include "departures.hpp"
+
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ccl_backend {
+
+// Of what is the same on all ranks: name, type, operation, root and sizes.
+uint64_t hash_arguments(const Started& call);
+
+// What a rank tells the next rank in the ring about equal calls that follow each other. Sent as it is: all ranks have
+// this layout.
+struct CallRecord {
+  uint64_t sequence; // of the first, in its lane
+  uint64_t count;
+  uint32_t name; // a hash
+  uint8_t type;
+  uint8_t op;
+  uint16_t is_exchange;
+  int64_t root;
+  int64_t elements; // for the message only
+  uint64_t sizes; // a hash of the sizes on which all ranks have to agree
+  // Of an exchange: the elements that this rank sends to the next rank, and those that it expects from it.
+  int64_t to;
+  int64_t from;
+
+  // "#5 broadcast(float32, 10, root 0)"
+  std::string describe(int lane) const;
+  // Without the first calls.
+  void drop(uint64_t calls) {
+    sequence += calls;
+    count -= calls;
+  }
+};
+static_assert(sizeof(CallRecord) == 64);
+
+// A call that differs between a rank and the next one. Sent as it is.
+struct CallDifference {
+  CallRecord call; // of this rank
+  CallRecord previous; // of the previous rank in the ring
+  int64_t lane;
+
+  // "rank 0 called #5 broadcast(float32, 10, root 0), rank 1 called #5 broadcast(float32, 4, root 0)"
+  std::string describe(int64_t previous_rank, int64_t rank) const;
+};
+
+// The calls of one rank, those of the previous rank in the ring, and those that the next rank does not know yet. The
+// ranks compare beside the calls: a call never waits for the comparison, and a wrong result may be in use when the
+// group fails. Equal neighbours make all ranks equal. The sizes of an exchange (gather, scatter, all_to_all) differ
+// legally between ranks, so only what two neighbours send each other is compared.
+//
+// Thread-safe.
+class CallComparison {
+ public:
+  // Records of a lane. If the ranks are further apart, the oldest are not compared.
+  static constexpr size_t kMost = 4096;
+
+  // This rank starts a collective.
+  void add(const Started& call);
+  // Calls of the previous rank, in their order.
+  void receive(int lane, const std::vector<CallRecord>& calls);
+  // Calls that the next rank does not know, in their order. Empty if there is none.
+  std::vector<CallRecord> take_unsent(int lane);
+  // The first difference among the calls that both ranks have started; only once.
+  std::optional<CallDifference> find();
+
+ private:
+  struct Own {
+    CallRecord record;
+    int64_t to_previous;
+    int64_t from_previous;
+  };
+  struct Lane {
+    uint64_t arguments = 0; // of the last call
+    std::deque<CallRecord> unsent;
+    std::deque<Own> own; // not compared
+    std::deque<CallRecord> previous; // not compared
+  };
+  static bool differ(const Own& own, const CallRecord& previous);
+
+  std::mutex mutex_;
+  std::array<Lane, kLanes> lanes_;
+  bool is_found_ = false;
+};
+
+} // namespace ccl_backend
