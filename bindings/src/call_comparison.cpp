@@ -40,10 +40,10 @@ void push(Queue& queue, const Item& item) {
 
 } // namespace
 
-uint64_t hash_arguments(const Started& call) {
+uint64_t hash_arguments(const Started& call, const Sizes& sizes) {
   const auto small = (static_cast<uint64_t>(hash_of(call.name)) << 32) ^ (static_cast<uint64_t>(call.type) << 24) ^
       (static_cast<uint64_t>(call.op) << 16) ^ static_cast<uint64_t>(call.root + 1);
-  return c10::hash_combine(small, call.sizes);
+  return c10::hash_combine(small, sizes.equal);
 }
 
 std::string CallRecord::describe(int lane) const {
@@ -65,13 +65,16 @@ std::string CallDifference::describe(int64_t previous_rank, int64_t rank) const 
   return text + (call.is_exchange != 0 ? ", and what they send each other has other sizes" : ", with other sizes");
 }
 
-void CallComparison::add(const Started& call) {
+void CallComparison::add(const Started& call, const Sizes& sizes) {
   std::lock_guard<std::mutex> guard(mutex_);
   auto& lane = lanes_[call.lane];
-  const bool repeats = lane.arguments == call.arguments && call.sequence > 1;
-  lane.arguments = call.arguments;
+  const auto& last_call = lane.last;
+  const bool repeats = last_call.name == call.name && last_call.type == call.type && last_call.op == call.op &&
+      last_call.root == call.root && lane.last_sizes == sizes.equal;
+  lane.last = call;
+  lane.last_sizes = sizes.equal;
   const auto is_extended = [&](CallRecord& last) {
-    const bool is_equal = last.elements == call.elements && last.to == call.to_next && last.from == call.from_next;
+    const bool is_equal = last.elements == call.elements && last.to == sizes.to_next && last.from == sizes.from_next;
     if (!repeats || !is_equal || last.sequence + last.count != call.sequence) {
       return false;
     }
@@ -79,19 +82,19 @@ void CallComparison::add(const Started& call) {
     return true;
   };
   const bool sent_later = !lane.unsent.empty() && is_extended(lane.unsent.back());
-  const bool compared_later = !lane.own.empty() && lane.own.back().to_previous == call.to_previous &&
-      lane.own.back().from_previous == call.from_previous && is_extended(lane.own.back().record);
+  const bool compared_later = !lane.own.empty() && lane.own.back().to_previous == sizes.to_previous &&
+      lane.own.back().from_previous == sizes.from_previous && is_extended(lane.own.back().record);
   if (sent_later && compared_later) {
     return;
   }
   const CallRecord record{
-      call.sequence, 1,           hash_of(call.name), static_cast<uint8_t>(call.type), call.op, call.is_exchange,
-      call.root,     call.elements, call.sizes,       call.to_next,                    call.from_next};
+      call.sequence, 1,             hash_of(call.name), static_cast<uint8_t>(call.type), call.op, sizes.is_exchange,
+      call.root,     call.elements, sizes.equal,        sizes.to_next,                   sizes.from_next};
   if (!sent_later) {
     push(lane.unsent, record);
   }
   if (!compared_later) {
-    push(lane.own, Own{record, call.to_previous, call.from_previous});
+    push(lane.own, Own{record, sizes.to_previous, sizes.from_previous});
   }
 }
 

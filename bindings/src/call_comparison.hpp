@@ -12,8 +12,19 @@
 
 namespace ccl_backend {
 
+// What the ranks compare of a call's sizes.
+struct Sizes {
+  uint64_t equal = 0; // a hash of those that are the same on all ranks
+  // In elements, of an exchange: what this rank sends to its neighbours in the ring, and expects from them.
+  bool is_exchange = false;
+  int64_t to_next = 0;
+  int64_t to_previous = 0;
+  int64_t from_next = 0;
+  int64_t from_previous = 0;
+};
+
 // Of what is the same on all ranks: name, type, operation, root and sizes.
-uint64_t hash_arguments(const Started& call);
+uint64_t hash_arguments(const Started& call, const Sizes& sizes);
 
 // What a rank tells the next rank in the ring about equal calls that follow each other. Sent as it is: all ranks have
 // this layout.
@@ -63,7 +74,7 @@ class CallComparison {
   static constexpr size_t kMost = 4096;
 
   // This rank starts a collective.
-  void add(const Started& call);
+  void add(const Started& call, const Sizes& sizes);
   // Calls of the previous rank, in their order.
   void receive(int lane, const std::vector<CallRecord>& calls);
   // Calls that the next rank does not know, in their order. Empty if there is none.
@@ -78,7 +89,8 @@ class CallComparison {
     int64_t from_previous;
   };
   struct Lane {
-    uint64_t arguments = 0; // of the last call
+    Started last;
+    uint64_t last_sizes = 0;
     std::deque<CallRecord> unsent;
     std::deque<Own> own; // not compared
     std::deque<CallRecord> previous; // not compared

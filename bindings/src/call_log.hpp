@@ -21,14 +21,6 @@ struct Started {
   static constexpr uint8_t kNoOp = UINT8_MAX;
   uint8_t op = kNoOp; // an OpKind
   int root = -1; // in the job; negative: none
-  // For CallComparison: a hash of the sizes that are the same on all ranks; of an exchange, elements.
-  uint64_t sizes = 0;
-  uint64_t arguments = 0; // a hash of all that is the same on all ranks
-  bool is_exchange = false;
-  int64_t to_next = 0;
-  int64_t to_previous = 0;
-  int64_t from_next = 0;
-  int64_t from_previous = 0;
 
   // "#12 all_reduce(float32, 100, SUM)"
   std::string describe() const;

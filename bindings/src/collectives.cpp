@@ -42,26 +42,26 @@ std::vector<int64_t> counts_of(const Tensors& tensors) {
   return counts;
 }
 
-Call rooted(Call call, int64_t root) {
+Call&& rooted(Call&& call, int64_t root) {
   call.root = static_cast<int>(root);
-  return call;
+  return std::move(call);
 }
 
-Call reducing(Call call, const Op& op) {
+Call&& reducing(Call&& call, const Op& op) {
   call.op = static_cast<uint8_t>(kind_of(op));
-  return call;
+  return std::move(call);
 }
 
 // The ranks agree on the sizes of the outputs: each input is one of them.
-Call gathering(Call call) {
+Call&& gathering(Call&& call) {
   call.agrees_on_outputs = true;
-  return call;
+  return std::move(call);
 }
 
 // The sizes that the ranks send each other may differ.
-Call exchanging(Call call, const Tensors& sent, const Tensors& received) {
+Call&& exchanging(Call&& call, const Tensors& sent, const Tensors& received) {
   call.exchange = Exchange{counts_of(sent), counts_of(received)};
-  return call;
+  return std::move(call);
 }
 
 } // namespace

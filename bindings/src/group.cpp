@@ -158,9 +158,9 @@ int Group::open_lane() {
   return depth;
 }
 
-void Group::announce(const Started& call) {
+void Group::announce(const Started& call, const Sizes& sizes) {
   if (const auto line = lifeline()) {
-    line->add(call);
+    line->add(call, sizes);
   }
 }
 
@@ -229,11 +229,13 @@ void Group::require_usable(const char* operation) const {
   if (closed_) {
     C10_THROW_ERROR(DistBackendError, c10::str("ccl: ", operation, " on a group that was shut down"));
   }
-  if (const auto text = difference(); !text.empty()) {
+  const auto line = lifeline();
+  if (line && line->has_difference()) {
     C10_THROW_ERROR(
-        DistBackendError, c10::str("ccl: ", operation, " on a group that failed, ", options.where(), ": ", text));
+        DistBackendError,
+        c10::str("ccl: ", operation, " on a group that failed, ", options.where(), ": ", difference()));
   }
-  const auto gone = failure();
+  const auto gone = line ? line->failure() : std::nullopt;
   if (gone && gone->kind == Departure::Kind::kFailed) {
     C10_THROW_ERROR(
         DistBackendError,

@@ -53,7 +53,7 @@ class Group : public std::enable_shared_from_this<Group> {
     return ++lanes_[lane].sequence;
   }
   // For the other ranks: this rank starts the collective. One thread at a time.
-  void announce(const Started& call);
+  void announce(const Started& call, const Sizes& sizes);
   // The process ends before this collective is complete.
   void withdraw(int lane, uint64_t sequence) noexcept;
   uint64_t sequence() const {

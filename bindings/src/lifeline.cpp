@@ -77,8 +77,12 @@ Lifeline::~Lifeline() {
   ring_->leave(false);
 }
 
-void Lifeline::add(const Started& call) {
-  ring_->add(call);
+void Lifeline::add(const Started& call, const Sizes& sizes) {
+  ring_->add(call, sizes);
+}
+
+bool Lifeline::has_difference() const noexcept {
+  return ring_->has_difference();
 }
 
 std::optional<Lifeline::Difference> Lifeline::difference() const {

@@ -40,7 +40,7 @@ class Lifeline {
 
   // This rank starts a collective. When this rank leaves, it sends the highest number in each lane to the other ranks.
   // One thread at a time.
-  void add(const Started& call);
+  void add(const Started& call, const Sizes& sizes);
   // For all groups of the process: sends the calls that the next rank does not know. Called every few milliseconds.
   static void compare_calls();
   // The first collective that two ranks called with different arguments: their ranks in the group, and the calls.
@@ -49,6 +49,7 @@ class Lifeline {
     int rank;
     CallDifference calls;
   };
+  bool has_difference() const noexcept;
   std::optional<Difference> difference() const;
   // This rank leaves before this collective is complete.
   void withdraw(int lane, uint64_t sequence) noexcept;

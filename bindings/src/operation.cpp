@@ -40,21 +40,6 @@ Started summarize(const Call& call, const GroupOptions& group, uint64_t sequence
   Started what{sequence, call.name, lane};
   what.op = call.op;
   what.root = call.root < 0 ? -1 : static_cast<int>(group.global_rank(call.root));
-  if (call.exchange) {
-    const int next = (group.rank + 1) % group.size;
-    const int previous = (group.rank + group.size - 1) % group.size;
-    const auto& [sent, received] = *call.exchange;
-    what.is_exchange = true;
-    what.to_next = sent[next];
-    what.to_previous = sent[previous];
-    what.from_next = received[next];
-    what.from_previous = received[previous];
-  } else {
-    for (const auto& tensor : call.agrees_on_outputs ? call.outputs : call.inputs) {
-      const auto type = static_cast<size_t>(tensor.scalar_type());
-      what.sizes = c10::hash_combine(c10::hash_combine(what.sizes, type), static_cast<size_t>(tensor.numel()));
-    }
-  }
   const auto& tensors = call.inputs.empty() ? call.outputs : call.inputs;
   if (!tensors.empty()) {
     what.elements = 0;
@@ -63,8 +48,22 @@ Started summarize(const Call& call, const GroupOptions& group, uint64_t sequence
       what.elements += tensor.numel();
     }
   }
-  what.arguments = hash_arguments(what);
   return what;
+}
+
+Sizes sizes_of(const Call& call, const GroupOptions& group) {
+  Sizes sizes;
+  if (call.exchange) {
+    const int next = (group.rank + 1) % group.size;
+    const int previous = (group.rank + group.size - 1) % group.size;
+    const auto& [sent, received] = *call.exchange;
+    return {0, true, sent[next], sent[previous], received[next], received[previous]};
+  }
+  for (const auto& tensor : call.agrees_on_outputs ? call.outputs : call.inputs) {
+    const auto type = static_cast<size_t>(tensor.scalar_type());
+    sizes.equal = c10::hash_combine(c10::hash_combine(sizes.equal, type), static_cast<size_t>(tensor.numel()));
+  }
+  return sizes;
 }
 
 // Whether SharedExchange, which compares the calls itself, does all of it.
@@ -105,7 +104,8 @@ void Operation::start() {
   events_.oneccl_rounds = paths.oneccl_rounds;
   if (events_.shared != nullptr && !is_message_ && !is_summed_within_node(call_)) {
     const auto exchange = call_.exchange.value_or(Exchange{});
-    events_.shared->announce(what_.sequence, what_.arguments, exchange.sent, exchange.received);
+    const auto arguments = hash_arguments(what_, sizes_of(call_, group_->options));
+    events_.shared->announce(what_.sequence, arguments, exchange.sent, exchange.received);
   }
   for (const auto& step : call_.steps) {
     step.start(group_->communicator(lane_), events_);
@@ -299,7 +299,7 @@ std::string Operation::why_never(Clock::time_point now) const {
 
 void Operation::announce() const {
   if (!is_message_) {
-    group_->announce(what_);
+    group_->announce(what_, sizes_of(call_, group_->options));
   }
 }
 

@@ -43,7 +43,7 @@ std::shared_ptr<Group> ProcessGroupCCL::require_group(const char* operation) con
   return found;
 }
 
-WorkPtr ProcessGroupCCL::launch(Call call, bool is_collective) {
+WorkPtr ProcessGroupCCL::launch(Call&& call, bool is_collective) {
   const auto group = require_group(call.name);
   int lane = 0;
   try {

@@ -79,7 +79,7 @@ class ProcessGroupCCL final : public Backend {
   WorkPtr receive(Tensors& tensors, int source, int tag, c10d::OpType type);
   // Raises DistBackendError if the group was shut down or has failed.
   std::shared_ptr<Group> require_group(const char* operation) const;
-  WorkPtr launch(Call call, bool is_collective = true);
+  WorkPtr launch(Call&& call, bool is_collective = true);
   void check_root(int64_t root, const char* name) const;
 
   std::shared_ptr<Group> group() const;

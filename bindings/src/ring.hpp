@@ -31,12 +31,12 @@ class Ring {
   void listen();
 
   // See Lifeline.
-  void add(const Started& call) {
+  void add(const Started& call, const Sizes& sizes) {
     auto& started = started_[call.lane];
     if (call.sequence > started.load(std::memory_order_relaxed)) {
       started.store(call.sequence, std::memory_order_relaxed);
     }
-    comparison_.add(call);
+    comparison_.add(call, sizes);
   }
   void compare_calls();
   void withdraw(int lane, uint64_t sequence) noexcept;
@@ -49,6 +49,9 @@ class Ring {
     int rank; // that found it
     CallDifference calls;
   };
+  bool has_difference() const noexcept {
+    return has_difference_.load(std::memory_order_acquire);
+  }
   std::optional<Difference> difference() const;
   int previous_of(int rank) const {
     return (rank + size_ - 1) % size_;

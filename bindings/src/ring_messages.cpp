@@ -108,7 +108,7 @@ void Ring::record(const Difference& difference, const Neighbour* from) {
 }
 
 std::optional<Ring::Difference> Ring::difference() const {
-  if (!has_difference_.load(std::memory_order_acquire) || is_inherited()) {
+  if (!has_difference() || is_inherited()) {
     return std::nullopt;
   }
   std::lock_guard<std::mutex> guard(mutex_);

@@ -1,12 +1,16 @@
 """`./inv dev differential`: random collectives against gloo, and random operators against torch, in the image."""
 
+import os
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 
 from invoke.exceptions import Exit
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.basis.say import say
+from tooling.checks import modelled
 from tooling.engine import api, docker
 from tooling.image.choice import Choice
 
@@ -31,13 +35,14 @@ def _collectives(ranks: int, over: str, environ: dict[str, str]) -> Job:
     return Job(f"{ranks} ranks over {over}", command, 0.25, environ)
 
 
+OPERATORS = "operators"
 PARTS = {
     "collectives": [
         _collectives(ranks, over, environ)
         for over, environ in (("shared memory", {}), ("TCP", TCP))
         for ranks in (2, 3)
     ],
-    "operators": [Job("operators", ("run", "/scripts/differential_operators.py"), 1.0, {})],
+    OPERATORS: [Job("operators", ("run", "/scripts/differential_operators.py"), 1.0, {})],
 }
 
 
@@ -48,24 +53,34 @@ def run(pin_name: str | None, part: str, cases: int, seed: int, seconds: float) 
     if cases < 1 or seconds < 1:
         raise UsageError(f"--cases is {cases} and --seconds is {seconds:g}, expected 1 or more")
     _, image = Choice(pin_name, engine=api.DOCKER).ensure()
-    different = []
-    for job in PARTS[part] if part else [job for jobs in PARTS.values() for job in jobs]:
-        limit = seconds * job.share
-        options = (
-            "--cases",
-            f"{max(1, round(cases * job.share))}",
-            "--seed",
-            f"{seed}",
-            "--seconds",
-            f"{limit:g}",
-        )
-        environ = [f"--env={name}={value}" for name, value in job.environ.items()]
-        volumes = [f"--volume={folder}:{path}:ro" for path, folder in FOLDERS.items()]
-        done = docker.run(
-            image.id, [*job.command, *options], [*environ, *volumes], limit_seconds=limit + START_SECONDS
-        )
-        if done.returncode != 0:
-            different.append(job.what)
+    with tempfile.TemporaryDirectory() as folder:
+        different = [
+            job.what
+            for name in ([part] if part else PARTS)
+            for job in PARTS[name]
+            if _differs(job, image.id, cases, seed, seconds, _instructions(name, Path(folder)))
+        ]
     if different:
         raise Exit(f"differences: {', '.join(different)}: the output above has the seed and the case", code=1)
     say("no difference")
+
+
+def _instructions(part: str, folder: Path) -> tuple[str, ...]:
+    """Docker's arguments with which the operators' kernels run on a CPU that lacks AVX-512."""
+    if part != OPERATORS or not modelled.lacks_avx512():
+        return ()
+    library = modelled.compiled(folder, f"cpu-train-stack-compiler:{os.getpid()}", amx=False)
+    return (*modelled.mounts(library, amx=False), "--env=ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16")
+
+
+def _differs(
+    job: Job, image: str, cases: int, seed: int, seconds: float, docker_arguments: tuple[str, ...]
+) -> bool:
+    limit = seconds * job.share
+    options = (f"--cases={max(1, round(cases * job.share))}", f"--seed={seed}", f"--seconds={limit:g}")
+    environ = [f"--env={name}={value}" for name, value in job.environ.items()]
+    volumes = [f"--volume={folder}:{path}:ro" for path, folder in FOLDERS.items()]
+    arguments = [*environ, *volumes, *docker_arguments]
+    return (
+        docker.run(image, [*job.command, *options], arguments, limit_seconds=limit + START_SECONDS).returncode != 0
+    )
