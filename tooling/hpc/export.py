@@ -3,8 +3,10 @@
 import errno
 import io
 import json
+import os
 import shutil
 import signal
+import stat
 import subprocess
 import tarfile
 import tempfile
@@ -12,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from cpu_train_stack.cli.errors import FULL_DISK
+from cpu_train_stack.machine import files
 from tooling.basis.errors import UsageError
 from tooling.basis.say import last_line, say
 from tooling.engine import docker
@@ -34,7 +38,8 @@ ENVIRONMENT = "ch/environment"
 # Only root can make the devices that an engine adds to a container's /dev.
 _NO_DEVICES = ("--anchored", "--exclude=dev/*")
 # charliecloud mounts the host's folders and files on these.
-_MOUNT_POINTS = ("dev", "proc", "sys", "tmp", "home", "mnt", "etc/hosts", "etc/resolv.conf")
+_FOLDERS = ("dev", "proc", "sys", "tmp", "home", "mnt")
+_FILES = ("etc/hosts", "etc/resolv.conf")
 
 
 def check(form: str, output: str) -> Path:
@@ -119,14 +124,36 @@ def _tar(engine: Engine, image: LocalImage, path: Path) -> None:
 def _charliecloud(engine: Engine, image: LocalImage, path: Path) -> None:
     with docker.created(image, engine.client) as name:
         _unpack([*engine.client, "container", "export", name], path, *_NO_DEVICES)
-    for point in _MOUNT_POINTS:
-        place = path / point
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if not place.exists():
-            place.touch() if point.startswith("etc/") else place.mkdir()
+    _remove_devices(path)
+    try:
+        _complete(image, path)
+    except OSError as error:
+        if error.filename is None or error.errno in FULL_DISK:
+            raise
+        found = Path(error.filename).relative_to(path)
+        raise UsageError(
+            f"the image's /{found} {error.strerror}, expected a path that export can complete: use --format oci"
+        ) from error
+
+
+def _complete(image: LocalImage, path: Path) -> None:
+    """Add the mount points and our own files. The image may contain links to files of this machine."""
+    for folder in _FOLDERS:
+        os.close(files.open_folder_below(path, folder, create=True))
+    for file in _FILES:
+        os.close(files.open_below(path, file, os.O_CREAT))
     for file, text in ((FACTS, facts(image)), (ENVIRONMENT, environment(image))):
-        (path / file).parent.mkdir(parents=True, exist_ok=True)
-        (path / file).write_text(text, encoding="utf-8")
+        with os.fdopen(files.open_below(path, file, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), "w") as stream:
+            stream.write(text)
+
+
+def _remove_devices(folder: Path) -> None:
+    """Remove the devices that an image brings: root's tar would create them for every user of this machine."""
+    for _, _, names, opened in os.fwalk(folder):
+        for name in names:
+            kind = os.stat(name, dir_fd=opened, follow_symlinks=False).st_mode
+            if stat.S_ISBLK(kind) or stat.S_ISCHR(kind):
+                os.unlink(name, dir_fd=opened)
 
 
 def _apptainer(engine: Engine, image: LocalImage, path: Path) -> None:
@@ -174,8 +201,8 @@ def _unpack(command: Sequence[str], folder: Path, *options: str) -> None:
     Raises UsageError if the command fails, and OSError if tar does, as on a full disk.
     """
     folder.mkdir()
-    # Files of other users become this user's: the image needs none of its owners.
-    tar = ["tar", "--extract", "--no-same-owner", *options, f"--directory={folder}"]
+    # Files of other users become this user's: the image needs none of its owners. Root's files would stay setgid.
+    tar = ["tar", "--extract", "--no-same-owner", "--no-same-permissions", *options, f"--directory={folder}"]
     with tempfile.TemporaryFile() as errors:
         # Only tar reads the pipe: if tar ends early, the command's output ends with "broken pipe".
         with subprocess.Popen(tar, stdin=subprocess.PIPE, stderr=errors) as reader:

@@ -1,9 +1,12 @@
-"""Read files that a container may hide or another process removes, and replace files atomically. Torch-free."""
+"""Read files that are hidden, removed or replaced at any time, and replace files atomically. Torch-free."""
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+import stat
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -13,6 +16,56 @@ def text(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+def open_below(folder: Path, name: str, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of the regular file `name` in a folder whose content is not trusted.
+
+    Follows no symbolic link below `folder`, and does not wait for a FIFO. With O_CREAT, creates missing folders.
+    Raises OSError with the path that was refused.
+    """
+    path = Path(name)
+    parent = open_folder_below(folder, str(path.parent), create=bool(flags & os.O_CREAT))
+    try:
+        return _open_entry(parent, path.name, flags, folder / path)
+    finally:
+        os.close(parent)
+
+
+def open_folder_below(folder: Path, name: str, *, create: bool) -> int:
+    """Like open_below(), for the folder `name`."""
+    shown, descriptor = folder, os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    for part in Path(name).parts:
+        shown /= part
+        try:
+            if create:
+                with suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=descriptor)
+            inner = _open_entry(descriptor, part, os.O_RDONLY | os.O_DIRECTORY, shown)
+        finally:
+            os.close(descriptor)
+        descriptor = inner
+    return descriptor
+
+
+def _open_entry(folder: int, name: str, flags: int, shown: Path) -> int:
+    try:
+        opened = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644, dir_fd=folder)
+    except OSError as error:
+        # The error of a link depends on the flags.
+        reason = "is a symbolic link" if _is_link(name, folder) else f"cannot be opened ({error.strerror})"
+        raise OSError(error.errno, reason, str(shown)) from None
+    if not (flags & os.O_DIRECTORY or stat.S_ISREG(os.fstat(opened).st_mode)):
+        os.close(opened)
+        raise OSError(errno.EINVAL, "is not a regular file", str(shown))
+    return opened
+
+
+def _is_link(name: str, folder: int) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
 
 
 def written(path: Path) -> float:

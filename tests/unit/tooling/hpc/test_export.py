@@ -3,7 +3,9 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -208,3 +210,79 @@ def test_a_link_is_refused_and_kept(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="which exists"):
         export.check("docker", str(tmp_path / "link"))
     assert (tmp_path / "link").is_symlink()
+
+
+@pytest.fixture
+def charliecloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Path]:
+    """Export the files of a folder as a container's, to the returned folder."""
+
+    @contextmanager
+    def created(_image: LocalImage, _client: object) -> Iterator[str]:
+        yield "created"
+
+    def export_tree(tree: Path) -> Path:
+        program = tmp_path / "docker"
+        program.write_text(f"#!/bin/sh\nexec tar --create --directory={tree} .\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(Engine, "client", (str(program),))
+        export._charliecloud(ENGINE, IMAGE, tmp_path / "new")
+        return tmp_path / "new"
+
+    monkeypatch.setattr(docker, "created", created)
+    return export_tree
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("opt/cpu-train-stack/image.json", "host/file"),
+        ("opt/cpu-train-stack", "host"),
+        ("opt", "host"),
+        ("ch/environment", "host/file"),
+        ("ch/environment", "host/new"),
+        ("ch", "host"),
+        ("etc/hosts", "host/new"),
+        ("etc", "host"),
+        ("mnt", "host/new"),
+        ("home", "host"),
+    ],
+)
+@pytest.mark.parametrize("absolute", [True, False], ids=["absolute", "relative"])
+def test_links_of_an_image_are_never_followed(
+    name: str, target: str, absolute: bool, tmp_path: Path, charliecloud: Callable[[Path], Path]
+) -> None:
+    tree, host = tmp_path / "tree", tmp_path / "host"
+    host.mkdir()
+    (host / "file").write_text("of the host")
+    link = tree / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tmp_path / target if absolute else Path(*[".."] * len(Path(name).parts)) / target)
+    with pytest.raises(
+        UsageError, match=rf"^the image's /{name} is a symbolic link, expected .*: use --format oci$"
+    ):
+        charliecloud(tree)
+    assert {path.name: path.read_text() for path in host.iterdir()} == {"file": "of the host"}
+
+
+def test_an_image_cannot_stop_the_export_with_a_fifo(tmp_path: Path, charliecloud: Callable[[Path], Path]) -> None:
+    (tmp_path / "tree/ch").mkdir(parents=True)
+    os.mkfifo(tmp_path / "tree/ch/environment")
+    with pytest.raises(UsageError, match=r"^the image's /ch/environment cannot be opened"):
+        charliecloud(tmp_path / "tree")
+
+
+def test_an_exported_folder_gives_no_rights_on_this_machine(
+    tmp_path: Path, charliecloud: Callable[[Path], Path]
+) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "setgid").touch()
+    (tree / "setgid").chmod(0o2755)
+    if os.getuid() == 0:  # others cannot create a device, and neither can tar for them
+        os.mknod(tree / "disk", stat.S_IFBLK | 0o666, os.makedev(8, 1))
+    new = charliecloud(tree)
+    assert not new.joinpath("setgid").stat().st_mode & stat.S_ISGID
+    assert not new.joinpath("disk").exists()
+    assert new.joinpath("ch/environment").read_text() == "PATH=/opt/venv/bin\nA=1 2\n"
+    assert new.joinpath("etc/hosts").is_file()
+    assert new.joinpath("mnt").is_dir()
