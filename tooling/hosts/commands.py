@@ -45,7 +45,7 @@ def labels(name: str) -> tuple[str, str]:
 
 def present_jobs(name: str) -> str:
     """List the names and states of the containers of this checkout's job `name`."""
-    filters = " ".join(f"--filter label={label}" for label in labels(name))
+    filters = shlex.join(f"--filter=label={label}" for label in labels(name))
     return f"docker ps --all {filters} --format '{{{{.Names}}}} {{{{.State}}}}'"
 
 
@@ -80,29 +80,29 @@ def writable(folder: str, owner: str) -> str:
     compared with `owner`, because a file server may refuse root itself (root_squash).
     """
     path = shlex.quote(folder)
-    uid, _, gid = owner.partition(":")
+    uid, gid = map(shlex.quote, owner.split(":"))
     find = f"find -H {path} -maxdepth 0"
     kept = f'test -d {path} && test -z "$({find} -uid 0 -empty)"'
     fits = f"-uid {uid} -perm -300 -o ! -uid {uid} -gid {gid} -perm -030 -o ! -uid {uid} ! -gid {gid} -perm -003"
-    refusal = f"uid {uid} cannot write to it: choose another folder, or run chown {owner} {path}"
+    refusal = f"uid {uid} cannot write to it: choose another folder, or run chown {uid}:{gid} {path}"
     return (
         f'if [ "$(id -u)" != 0 ]; then mkdir -p {path} && test -w {path}; '
-        f"else {{ {kept} || {{ mkdir -p {path} && chown {owner} {path}; }}; }} && "
+        f"else {{ {kept} || {{ mkdir -p {path} && chown {uid}:{gid} {path}; }}; }} && "
         f'{{ test -n "$({find} {fits})" || {{ echo {shlex.quote(refusal)} >&2; false; }}; }}; fi'
     )
 
 
 def route(address: str) -> str:
-    return f"{_PATH}; ip -4 -o route get {address}"
+    return f"{_PATH}; ip -4 -o route get {shlex.quote(address)}"
 
 
 def resolve(name: str) -> str:
-    return f"getent ahostsv4 {name}"
+    return f"getent ahostsv4 {shlex.quote(name)}"
 
 
 def connect(address: str, port: str) -> str:
     """Fails if a connection to `address` cannot be opened. The host's sshd listens on `port`."""
-    return f"timeout 5 bash -c 'exec 3<>/dev/tcp/{address}/{port}'"
+    return shlex.join(["timeout", "5", "bash", "-c", 'exec 3<>"/dev/tcp/$0/$1"', address, port])
 
 
 def create(job: Job, index: int, places: Sequence[Place]) -> str:
@@ -148,32 +148,32 @@ def _create_for_mpirun(job: Job, index: int, places: Sequence[Place]) -> str:
 
 def put_keys(container: str) -> str:
     """Unpack an archive of tooling.hosts.keys into a container that has not been started."""
-    return f"docker cp - {container}:/"
+    return f"docker cp - {shlex.quote(container)}:/"
 
 
 def start(container: str) -> str:
-    return f"docker start {container}"
+    return f"docker start {shlex.quote(container)}"
 
 
 def logs(container: str, follow: bool = True) -> str:
-    return f"docker logs {'--follow ' if follow else ''}{container} 2>&1"
+    return f"docker logs {'--follow ' if follow else ''}{shlex.quote(container)} 2>&1"
 
 
 def wait(container: str) -> str:
     """Print the exit code of a container, or nothing if it does not end within WAIT_SECONDS."""
-    return f"timeout {WAIT_SECONDS} docker wait {container}"
+    return f"timeout {WAIT_SECONDS} docker wait {shlex.quote(container)}"
 
 
 def state(container: str) -> str:
     """Print the state of a container, its exit code, and why it ended."""
     form = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.State.Error}}"
-    return f"docker inspect --format '{form}' {container}"
+    return f"docker inspect --format '{form}' {shlex.quote(container)}"
 
 
 def remove(*containers: str) -> str:
     """Stop and remove containers. Fails if a container is left. A missing container is not an error."""
-    names = " ".join(containers)
-    filters = " ".join(f"--filter 'name=^/{name}$'" for name in containers)
+    names = shlex.join(containers)
+    filters = shlex.join(f"--filter=name=^/{name}$" for name in containers)
     gone = f'left=$(docker ps --all --quiet {filters}) && test -z "$left"'
     return f"docker stop -t {STOP_SECONDS} {names}; docker rm --force --volumes {names}; {gone}"
 

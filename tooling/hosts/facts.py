@@ -44,17 +44,21 @@ class Facts:
 
 
 def parse(text: str) -> Facts:
-    """Parse the output of commands.FACTS. Raises ValueError, KeyError or IndexError for any other text."""
+    """Parse the output of commands.FACTS. Raises ValueError, KeyError or IndexError for any other text.
+
+    Commands on the other hosts contain the addresses and the port: a host must not choose their text.
+    """
     lines: dict[str, list[str]] = {}
     for line in text.splitlines():
         key, _, rest = line.partition(" ")
         lines.setdefault(key, []).append(rest)
     uid, gid, home = lines["user"][0].split(" ", 2)
+    uid, gid = str(int(uid)), str(int(gid))
     connection = lines["ssh"][0].split()
     addresses = {}
     for line in lines.get("address", []):
         if found := re.search(r"^\d+: ([^\s@]+)\S*\s+inet ([\d.]+)", line):
-            addresses[found[2]] = found[1]
+            addresses[str(ipaddress.IPv4Address(found[2]))] = _interface(found[1])
     ports = [line.split()[3].rpartition(":")[2] for line in lines.get("listening", [])]
     return Facts(
         uid=uid,
@@ -64,7 +68,7 @@ def parse(text: str) -> Facts:
         cpus=int(lines["cpus"][0]),
         addresses={ip: name for ip, name in addresses.items() if not ipaddress.ip_address(ip).is_loopback},
         ssh_address=connection[2],
-        ssh_port=connection[3],
+        ssh_port=_port(connection[3]),
         listening=frozenset(int(port) for port in ports if port.isdigit()),
         cpu=parse_model(lines["cpu"]),
     )
@@ -105,7 +109,19 @@ def route(text: str) -> tuple[str, str]:
     found = re.search(r"\bdev (\S+).*? src (\S+)", text)
     if not found:
         raise ValueError(" ".join(text.split()))
-    return found[1], found[2]
+    return _interface(found[1]), str(ipaddress.IPv4Address(found[2]))
+
+
+def _interface(name: str) -> str:
+    if not re.fullmatch(r"[\w.@-]+", name, re.ASCII):
+        raise ValueError(f"{name!r} is not the name of an interface")
+    return name
+
+
+def _port(text: str) -> str:
+    if not 1 <= int(text) <= 65535:
+        raise ValueError(f"{text!r} is not a port")
+    return str(int(text))
 
 
 def same_host(names: Sequence[str], addresses: Sequence[str]) -> list[str]:

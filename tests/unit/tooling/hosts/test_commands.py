@@ -34,6 +34,44 @@ PLACES = [
 ]
 
 
+_HOSTILE = (
+    "'; touch found; '",
+    '"; touch found; "',
+    "$(touch found)",
+    "`touch found`",
+    "; touch found",
+    "\ntouch found",
+)
+_ONE_VALUE = [
+    *(commands.present_jobs, commands.image, commands.pull, commands.readable, commands.route, commands.resolve),
+    *(commands.put_keys, commands.start, commands.logs, commands.wait, commands.state, commands.remove),
+    *(
+        commands.keep,
+        lambda value: commands.writable(value, f"{value}:{value}"),
+        lambda value: commands.connect("127.0.0.1", value),
+    ),
+    lambda value: commands.watch(value, terminal=False),
+]
+
+
+@pytest.mark.parametrize("make", _ONE_VALUE, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("value", _HOSTILE)
+def test_a_value_in_a_command_stays_a_value(
+    make: Callable[[str], str], value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("docker", "ip", "getent", "chown", "ls", "mkdir"):
+        (programs / name).write_text("#!/bin/sh\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
+    (tmp_path / "here").mkdir()
+    subprocess.run(
+        ["sh", "-c", make(value)], cwd=tmp_path / "here", stdin=subprocess.DEVNULL, check=False, timeout=20
+    )
+    assert list((tmp_path / "here").iterdir()) == []
+
+
 def words(command: str) -> list[str]:
     return shlex.split(command)
 
@@ -94,7 +132,14 @@ def test_every_host_has_its_own_key_and_only_the_first_can_log_in() -> None:
 
 def test_a_dry_run_shows_every_command_with_its_host() -> None:
     shown = commands.dry_run(job(launcher="mpirun", locked=True), [placeholder(index, None) for index in range(3)])
-    for text in ("docker version", "docker pull", "docker create", "docker cp", "docker start", commands.wait("")):
+    for text in (
+        "docker version",
+        "docker pull",
+        "docker create",
+        "docker cp",
+        "docker start",
+        "timeout 60 docker wait",
+    ):
         assert [host for host, command in shown if command.startswith(text)] == ["alpha", "beta", "gamma"]
     assert ("gamma", commands.route("ADDRESS_0")) in shown
 

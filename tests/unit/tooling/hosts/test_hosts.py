@@ -118,6 +118,35 @@ def test_the_answer_of_a_host_is_parsed() -> None:
     assert replace(its, uid="0").container_user == ("1000", "1000")
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("10.1.0.1 2201", "10.1.0.1 22';id>/tmp/x;'"),
+        ("10.1.0.1 2201", "10.1.0.1 0"),
+        ("10.1.0.1 2201", "10.1.0.1 65536"),
+        ("2: eth0 ", "2: $(id) "),
+        ("10.0.0.1/24", "10.0.0.1.5/24"),
+        ("user 1001", "user 1;id"),
+    ],
+)
+def test_a_host_cannot_choose_the_text_of_a_command_on_another_host(old: str, new: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        facts.parse(FACTS.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "10.0.0.1 dev eth0 src 127.0.0.1/22';id>/home/op/x;echo${IFS}x>&2;'",
+        "10.0.0.1 dev eth0 src fe80::1%';id;'",
+        "10.0.0.1 dev $(id) src 10.0.0.2",
+    ],
+)
+def test_a_route_that_is_a_command_is_refused(answer: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        facts.route(answer)
+
+
 def sound() -> Facts:
     return replace(facts.parse(FACTS), listening=frozenset({22}), image_id="sha256:1", image_content="1")
 
