@@ -63,8 +63,9 @@ def run(
     """
     program, target = ["-m", "pip"], list[str]()
     if pin:
-        program, target = ["-P", str(TARGET_PIP), json.dumps(markers(pin))], target_options(pin)
-    argv = [sys.executable, *program, *arguments, *target]
+        program, target = [str(TARGET_PIP), json.dumps(markers(pin))], target_options(pin)
+    # -P: the current folder, or that of the program, may have a module named pip.
+    argv = [sys.executable, "-P", *program, *arguments, *target]
     # Without colors, whatever FORCE_COLOR says: callers read the output.
     argv += [*BOUNDED, "--disable-pip-version-check", "--no-input", "--no-color"]
     environ = {**os.environ, "TMPDIR": str(scratch)}

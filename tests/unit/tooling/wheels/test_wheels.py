@@ -264,6 +264,19 @@ def test_a_folder_that_cannot_be_created_is_one_line(place: Place, tmp_path: Pat
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("target", [True, False], ids=["of the row", "of this Python"])
+def test_modules_of_the_current_folder_do_not_run(
+    target: bool, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("pip", "json", "ctypes"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} of the current folder ran')\n")
+    monkeypatch.chdir(tmp_path)
+    result = pip.run(
+        ["--version"] if not target else ["config", "list"], scratch=tmp_path, pin=place.pin if target else None
+    )
+    assert "of the current folder" not in result.stdout
+
+
 _FETCH_UNTIL_TERMINATED = """
 import pathlib, signal, sys
 from tooling.wheels import pip
