@@ -90,12 +90,6 @@ def _unreachable(sources: Mapping[Source, None], output: str) -> str | None:
 
 def _from_report(entry: Mapping[str, Any]) -> LockedWheel:
     metadata, download = entry["metadata"], entry["download_info"]
-    if "archive_info" not in download:  # a folder or a repository: pip would build the wheel
-        name = metadata["name"]
-        raise UsageError(
-            f"{name} {metadata['version']} comes from a folder or a repository, because a package requires "
-            f"{name} @ URL, expected a wheel: let the package require a version"
-        )
     sha256 = download["archive_info"].get("hashes", {}).get("sha256")
     if sha256 is None:  # pip does not hash wheels in a local folder
         sha256 = files.sha256_of(Path(unquote(urlsplit(download["url"]).path)))

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -269,3 +270,33 @@ def test_a_wheel_that_another_pin_has_is_linked_and_not_fetched(
     with pytest.raises(UsageError, match="tiny-a"):
         fetch.fetch(row, fetch.WHEELS / "second")
     assert f"deleted {wheel}, whose sha256 differs from the lock: fetching it again" in capsys.readouterr().err
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("form", ["archive", "folder", "repository"])
+@pytest.mark.parametrize("transitive", [False, True], ids=["direct", "transitive"])
+def test_the_build_code_of_a_package_never_runs(form: str, transitive: bool, row: Pin, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "setup.py").write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w')\nimport setuptools\nsetuptools.setup()\n"
+    )
+    (source / "pyproject.toml").write_text(
+        "[build-system]\nrequires = []\nbuild-backend = 'setup'\nbackend-path = ['.']\n"
+    )
+    url = source.as_uri()
+    if form == "archive":
+        url = Path(shutil.make_archive(str(tmp_path / "evil-1.0"), "gztar", tmp_path, "source")).as_uri()
+    elif form == "repository":
+        author = ("-c", "user.name=a", "-c", "user.email=a@b")
+        for words in (["init", "-q"], ["add", "."], [*author, "commit", "-qm", "Add"]):
+            subprocess.run(["git", "-C", str(source), *words], check=True)
+        url = f"git+{url}"
+    outer = make_wheel(tmp_path / "given", "outer", "1.0", requires=[f"evil @ {url}"])
+    if transitive:
+        make_wheel(tmp_path / "given", "outermost", "1.0", requires=["outer"])
+        outer = next((tmp_path / "given").glob("outermost*"))
+    line = refused(row, str(outer), str(tmp_path / "given"))
+    assert "evil comes from " in line
+    assert "expected a wheel" in line
+    assert not (tmp_path / "ran").exists()

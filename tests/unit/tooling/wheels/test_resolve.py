@@ -76,17 +76,3 @@ def test_all_sides_of_a_conflict_are_named() -> None:
     output = "The conflict is caused by:\n" + "".join(f"    {line}\n" for line in lines)
     failed = pip.failure("x", subprocess.CompletedProcess([], 1, output))
     assert str(failed) == f"x: {'; '.join(lines)}"
-
-
-@pytest.mark.parametrize("source", ["dir_info", "vcs_info"])
-def test_a_package_that_pip_would_build_is_one_line(tmp_path: Path, source: str) -> None:
-    """As poetry writes a path dependency: Requires-Dist: inner @ file:///home/me/inner."""
-    report = tmp_path / "report.json"
-    download = {"url": "file:///home/me/inner", source: {}}
-    report.write_text(
-        json.dumps({"install": [{"metadata": {"name": "inner", "version": "1"}, "download_info": download}]})
-    )
-    with pytest.raises(
-        UsageError, match=r"inner 1 comes from a folder or a repository, because a package requires"
-    ):
-        resolve.from_report(report)
