@@ -1,5 +1,7 @@
 """`./inv build`: builds the images of pins with buildx from wheels that were fetched on the host."""
 
+import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -10,8 +12,9 @@ from dataclasses import dataclass
 
 from invoke.exceptions import Exit
 
+from cpu_train_stack.machine import files
 from tooling.basis.errors import UsageError
-from tooling.basis.files import locked
+from tooling.basis.files import locked, write_atomic
 from tooling.basis.paths import CACHE
 from tooling.basis.say import say
 from tooling.engine import api, docker
@@ -96,8 +99,11 @@ def _find_or_build(pin: Pin, of_this_commit: bool) -> Image:
     base_image = base.ensure(pin)
     inputs = recipe.inputs_sha256(pin, base_image)
     previous = docker.find_image(pin.image)
+    built = CACHE / "build" / f"{pin.name}.built"
     if (
         previous
+        # Anybody can compute the label: the tag may name an image that this checkout did not build.
+        and _digest(previous) in files.text(built).split()
         and previous.labels.get(recipe.INPUTS_LABEL) == inputs
         and (not of_this_commit or previous.labels.get(recipe.REVISION_LABEL) == recipe.revision()[0])
     ):
@@ -108,12 +114,20 @@ def _find_or_build(pin: Pin, of_this_commit: bool) -> Image:
         raise UsageError(
             f"buildx succeeded, but {pin.image} is not in the engine: check whether another builder is selected"
         )
+    write_atomic(built, f"{files.text(built)}{_digest(image)}\n")
     shared = docker.find_image(pin.shared_tag)
     if shared is None or (previous and shared.id == previous.id):  # unused, or this checkout's
         take_shared_tag(pin)
     if previous and previous.id != image.id:
         _remove_untagged(previous.id)
     return Image(pin.image, image.id, image.size_bytes, built=True, seconds=time.monotonic() - started)
+
+
+def _digest(image: docker.LocalImage) -> str:
+    """Of what `docker run` uses. Unlike the image's ID, equal in all engines."""
+    keys = ("Env", "Entrypoint", "Cmd", "User", "WorkingDir")
+    content = [image.layers, *(image.configuration.get(key) for key in keys)]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def rebuild(pin: Pin, tag: str, option: str) -> None:

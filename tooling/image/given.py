@@ -1,12 +1,13 @@
 """--image: an image that was built elsewhere. A file of ./inv export, or a name in the engine or in a registry."""
 
+import io
 import json
 import tarfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import requests
 from docker import DockerClient
@@ -23,11 +24,15 @@ from tooling.pins.pin import Pin
 
 ImageOption = Annotated[
     str | None,
-    "use this image instead of building one: a file of ./inv export --format docker, or a name in the engine "
+    "use this image instead of building one: ./FILE of ./inv export --format docker, or a name in the engine "
     "or in a registry",
 ]
 # Loading an image of gigabytes, and pulling one.
 _SILENCE_SECONDS = 600
+# What reading an archive raises if the archive is damaged, or is none.
+_DAMAGED = (OSError, EOFError, KeyError, TypeError, ValueError, tarfile.TarError, zlib.error)
+_CHUNK = 1 << 20
+_SUFFIXES = (".tar", ".tar.gz", ".tar.xz", ".tgz")
 
 
 def name(image: str) -> str:
@@ -43,7 +48,7 @@ def fetch(image: str, engine: Engine) -> Image:
     names = _ids(Path(image)) if _is_file(image) else (image,)
     try:
         found = _find(names, engine) or _find((*names, *_get(image, engine)), engine)
-    except (DockerException, requests.RequestException) as error:
+    except (DockerException, requests.RequestException, *_DAMAGED) as error:
         reason = " ".join(str(getattr(error, "explanation", None) or error).split())
         raise UsageError(
             f"--image {image}: {engine.name} does not have it, and failed to get it: {reason}: check the name, or "
@@ -72,8 +77,29 @@ def _get(image: str, engine: Engine) -> list[str]:
             _pull(client, image)
             return []
         say(f"loading {image} into {engine.name}")
-        with Path(image).open("rb") as stream:
-            return [str(loaded.id) for loaded in client.images.load(stream)]
+        return [str(loaded.id) for loaded in client.images.load(cast(Any, _without_tags(Path(image))))]
+
+
+def _without_tags(path: Path) -> Iterator[bytes]:
+    """The archive without its tags, which may be those of other images in the engine, even of our own."""
+    with tarfile.open(path) as archive:
+        for member in archive:
+            content = archive.extractfile(member)
+            if content and member.name in ("manifest.json", "index.json"):
+                document = json.load(content)
+                for entry in document if isinstance(document, list) else document["manifests"]:
+                    entry.pop("annotations", None)
+                    if "RepoTags" in entry:
+                        entry["RepoTags"] = None
+                text = json.dumps(document).encode()
+                member.size, content = len(text), io.BytesIO(text)
+            elif member.name == "repositories":
+                continue
+            yield member.tobuf()
+            while content and (chunk := content.read(_CHUNK)):
+                yield chunk
+            yield b"\0" * (-member.size % tarfile.BLOCKSIZE if content else 0)
+    yield b"\0" * (2 * tarfile.BLOCKSIZE)
 
 
 def of_pin(pin: Pin, engine: Engine) -> Image:
@@ -89,8 +115,9 @@ def of_pin(pin: Pin, engine: Engine) -> Image:
 
 
 def _is_file(image: str) -> bool:
+    """A path begins with a dot or a slash, or has an archive's suffix: what is in the folder decides nothing."""
     path = Path(image)
-    if image.endswith((".tar", "/")) or image.startswith((".", "/")) or path.is_file():
+    if image.endswith((*_SUFFIXES, "/")) or image.startswith((".", "/")):
         if not path.is_file():
             found = "a folder" if path.is_dir() else "missing"
             raise UsageError(f"--image {image} is {found}, expected a file of ./inv export --format docker")
@@ -113,7 +140,7 @@ def _ids(path: Path) -> tuple[str, ...]:
         return (configuration, *(manifest["digest"] for manifest in index["manifests"]))
     except PermissionError:
         raise UsageError(f"--image {path}: you may not read this file: change its mode or its owner") from None
-    except (OSError, EOFError, KeyError, TypeError, ValueError, tarfile.TarError, zlib.error):
+    except _DAMAGED:
         raise UsageError(
             f"--image {path} is not an archive with one image, expected a file of ./inv export --format docker"
         ) from None

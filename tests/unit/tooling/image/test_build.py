@@ -233,6 +233,27 @@ def test_a_second_build_of_a_pin_waits_for_the_first_and_finds_its_image(
     assert "waiting for another ./inv that is building pin 2.13" in capsys.readouterr().err.splitlines()
 
 
+def test_an_image_that_another_program_put_under_the_tag_is_not_up_to_date(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody can compute the label of the inputs."""
+    labels = {recipe.INPUTS_LABEL: recipe.inputs_sha256(PIN, GROUND)}
+    ours, foreign = (
+        docker.LocalImage(f"sha256:{entry}", 1, labels, (), {"Entrypoint": [entry]}) for entry in "ab"
+    )
+    engine = {PIN.image: foreign}
+    monkeypatch.setattr(build, "CACHE", checkout / ".cache")
+    monkeypatch.setattr(build, "_buildx", lambda *_: engine.update({PIN.image: ours}))
+    monkeypatch.setattr(build, "_remove_untagged", lambda _id: None)
+    monkeypatch.setattr(docker, "find_image", engine.get)
+    monkeypatch.setattr(build, "take_shared_tag", lambda _pin: None)
+    monkeypatch.setattr(base, "ensure", lambda *_: GROUND)
+    monkeypatch.setattr(fetch, "fetch", lambda *_: checkout)
+    assert [build.build(PIN).id for _ in range(2)] == [ours.id] * 2
+    engine[PIN.image] = foreign
+    assert build.build(PIN).built
+
+
 def test_the_wheels_are_deleted_after_builds_that_add_packages_to_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,8 +20,9 @@ MANIFEST = f"sha256:{8:064x}"
 ID = "14547f534e4bbaa7fbc794c92ab425507c487373c53be64f919e10cf7557e02d"
 
 
-def archive(path: Path, config: str, index: object = None) -> str:
-    files = {"manifest.json": [{"Config": config, "RepoTags": None, "Layers": []}], "index.json": index}
+def archive(path: Path, config: str, index: object = None, **others: object) -> str:
+    manifest = {"Config": config, "RepoTags": ["cpu-train-stack:2.13"], "Layers": []}
+    files = {"manifest.json": [manifest], "index.json": index, **others}
     with tarfile.open(path, "w") as stream:
         for name, document in files.items():
             if document is not None:
@@ -36,6 +37,7 @@ class _Engine(http.server.BaseHTTPRequestHandler):
     """An engine with containerd's image store: an image's ID is the digest of its manifest."""
 
     loaded: ClassVar[list[str]] = []
+    archive: ClassVar[bytes] = b""
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0].removeprefix("/v1.45")
@@ -48,6 +50,11 @@ class _Engine(http.server.BaseHTTPRequestHandler):
             answer(self, {"message": f"No such image: {path}"}, 404)
 
     def do_POST(self) -> None:
+        text = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        while "Content-Length" not in self.headers and (size := int(self.rfile.readline(), 16)):
+            text += self.rfile.read(size)
+            self.rfile.readline()
+        type(self).archive = text
         self.loaded.append(MANIFEST)
         answer(self, {"stream": f"Loaded image ID: {MANIFEST}\n"})
 
@@ -67,6 +74,35 @@ def test_a_file_is_found_in_containerds_image_store(index: object, engine: Engin
     image = archive(tmp_path / "stack.tar", f"{ID}.json", index)
     assert given.fetch(image, engine).tag == MANIFEST
     assert _Engine.loaded == [MANIFEST]
+
+
+def test_an_image_in_a_file_takes_no_tag(engine: Engine, tmp_path: Path) -> None:
+    named = {"io.containerd.image.name": "cpu-train-stack:2.13", "org.opencontainers.image.ref.name": "2.13"}
+    index = {"manifests": [{"digest": MANIFEST, "annotations": named}]}
+    layer = {"blob": "x" * 3000}
+    image = archive(
+        tmp_path / "stack.tar", ID, index, repositories={"cpu-train-stack": {"2.13": "x"}}, layer=layer
+    )
+    given.fetch(image, engine)
+    assert b"cpu-train-stack" not in _Engine.archive
+    with tarfile.open(fileobj=io.BytesIO(_Engine.archive)) as loaded:
+        contents = {member.name: json.load(loaded.extractfile(member) or io.BytesIO()) for member in loaded}
+    assert contents == {
+        "manifest.json": [{"Config": ID, "RepoTags": None, "Layers": []}],
+        "index.json": {"manifests": [{"digest": MANIFEST}]},
+        "layer": layer,
+    }
+
+
+def test_a_file_of_the_current_folder_is_not_taken_for_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("team-stack", "team/stack"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        archive(tmp_path / name, ID)
+        monkeypatch.chdir(tmp_path)
+        assert given.name(name) == name
+        assert given.name(f"./{name}") == f"sha256:{ID}"
 
 
 def test_an_image_that_containerds_image_store_has_is_not_loaded_again(engine: Engine, tmp_path: Path) -> None:
