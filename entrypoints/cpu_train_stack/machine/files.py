@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import socket
 import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+# Of a document that another program wrote.
+MOST_BYTES = 64 << 20
 
 
 def text(path: Path) -> str:
@@ -48,6 +53,23 @@ def open_folder_below(folder: Path, name: str, *, create: bool) -> int:
     return descriptor
 
 
+def read_below(folder: Path, name: str, most: int = MOST_BYTES) -> str:
+    """The text of a small file as in open_below(). Raises OSError, also for a file of more than `most` bytes."""
+    with os.fdopen(open_below(folder, name), "rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"has more than {most:,} bytes", str(folder / name))
+    return content.decode("utf-8", errors="replace")
+
+
+def parse_json(text: str) -> Any:
+    """The JSON document. Raises ValueError for any other text, also for one with too many nested lists."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("its lists are nested too deeply") from None
+
+
 def _open_entry(folder: int, name: str, flags: int, shown: Path) -> int:
     try:
         opened = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644, dir_fd=folder)
@@ -81,7 +103,9 @@ def write_atomic(path: Path, text: str) -> None:
     # Processes on several nodes may write it, with equal process IDs.
     draft = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
     try:
-        draft.write_text(text, encoding="utf-8")
+        draft.unlink(missing_ok=True)
+        with draft.open("x", encoding="utf-8") as file:  # never through a link that somebody else put there
+            file.write(text)
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

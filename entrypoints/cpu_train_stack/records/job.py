@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import bisect
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+from typing import BinaryIO
 
 from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.machine import files
 from cpu_train_stack.records import record
 from cpu_train_stack.records.record import Event, Line, Log, Sample, Start, Steps
 
@@ -19,6 +22,10 @@ _WARM_UP = 3
 _MOST_RECORDS = 64_000
 _FEWEST_RECORDS = 400
 _BYTES_AT_ONCE = 1 << 20
+# A file of a million steps has 4.5 MB, with a log for each step 150 MB; a Start of 1,000 cores has 0.2 MB.
+_MOST_BYTES = 256 << 20
+_LONGEST_LINE = 4 << 20
+_MOST_LOGS = 200_000
 
 
 @dataclass
@@ -53,8 +60,11 @@ class Rank:
                 self.samples.append(line)
             elif isinstance(line, Log):
                 self.logs.append(line)
+                if len(self.logs) > _MOST_LOGS:
+                    del self.logs[1:-1:2]
             elif isinstance(line, Event):
                 self.events.append(line)
+                del self.events[:-_MOST_LOGS]
                 self.end = line if line.name in ENDS else self.end
         return self
 
@@ -177,13 +187,17 @@ def read(output: Path) -> Job:
 
     The records of many ranks are joined while they are read: rank 0 writes the report in the job's own memory.
     """
-    files = sorted((output / record.FOLDER).glob("rank-*.jsonl"))
-    most, size = max(_FEWEST_RECORDS, _MOST_RECORDS // max(1, len(files))), 1
-    ranks = [Rank() for _ in files]
-    for path, rank in zip(files, ranks):
-        with path.open("rb") as file:
-            while lines := file.readlines(_BYTES_AT_ONCE):
-                size = rank.add(b"".join(lines)).shorten(size, most)
+    paths = sorted((output / record.FOLDER).glob("rank-*.jsonl"))
+    most, size = max(_FEWEST_RECORDS, _MOST_RECORDS // max(1, len(paths))), 1
+    ranks = [Rank() for _ in paths]
+    for path, rank in zip(paths, ranks):
+        with opened(output, path.name) as file:
+            rest, left = b"", _MOST_BYTES
+            while left > 0 and (part := file.read(min(left, _BYTES_AT_ONCE))):
+                left -= len(part)
+                lines, rest = complete(rest + part)
+                size = rank.add(lines).shorten(size, most)
+            rank.add(rest)
     for rank in ranks:
         rank.shorten(size, most)
     job = of(output, ranks)
@@ -195,10 +209,22 @@ def read(output: Path) -> Job:
     return job
 
 
+def opened(output: Path, name: str) -> BinaryIO:
+    """The record file `name`. The job may have put anything there: a link, a FIFO."""
+    return os.fdopen(files.open_below(output, f"{record.FOLDER}/{name}"), "rb")
+
+
+def complete(text: bytes) -> tuple[bytes, bytes]:
+    """The complete lines of a part of a record file, and the rest, unless that is longer than any line."""
+    lines, newline, rest = text.rpartition(b"\n")
+    return lines + newline, rest if len(rest) <= _LONGEST_LINE else b""
+
+
 def of(output: Path, read: Iterable[Rank]) -> Job | None:
     """The job of the ranks that have started, without those of an earlier, larger job. None without ranks."""
     ranks = {rank.start.rank: rank for rank in read if rank.starts}
     if not ranks:
         return None
     size = ranks[min(ranks)].start.world_size
-    return Job(output, {number: rank for number, rank in ranks.items() if number < size})
+    ranks = {number: rank for number, rank in ranks.items() if number < size}
+    return Job(output, ranks) if ranks else None

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Union
 
+from cpu_train_stack.machine import files
+from cpu_train_stack.records import types
+
 FOLDER = "_records"  # in the output folder; Trainer does not push names that start with an underscore
 
 
@@ -165,7 +168,7 @@ class Event:
 
 Line = Union[Start, Steps, Sample, Log, Event]
 _KINDS: dict[str, type[Line]] = {kind.__name__.lower(): kind for kind in (Start, Steps, Sample, Log, Event)}
-_NAMES = {kind: {one.name for one in fields(kind)} for kind in _KINDS.values()}
+_TYPES = {kind: {one.name: str(one.type) for one in fields(kind)} for kind in _KINDS.values()}
 
 
 def path(output: Path, rank: int) -> Path:
@@ -179,12 +182,18 @@ def encode(line: Line) -> str:
 
 
 def decode(text: str) -> Line | None:
-    """The line, or None if it is incomplete, or of a kind that this version does not know."""
+    """The line, or None if it is incomplete, or of a kind that this version does not know.
+
+    A value of a wrong type is left out, as if it were not there.
+    """
     try:
-        document = json.loads(text)
-        kind = _KINDS[document.pop("kind")]
-        return kind(**{name: value for name, value in document.items() if name in _NAMES[kind]})
-    except (ValueError, KeyError, TypeError, AttributeError):
+        document = files.parse_json(text)
+        kind = _KINDS[document["kind"]]
+        known = {name: document[name] for name in _TYPES[kind] if name in document}
+        return kind(
+            **{name: value for name, value in known.items() if types.fits(name, _TYPES[kind][name], value)}
+        )
+    except (ValueError, KeyError, TypeError):
         return None
 
 

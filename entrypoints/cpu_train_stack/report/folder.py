@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 from cpu_train_stack import contract
 from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.machine.files import parse_json, read_below
 from cpu_train_stack.page import render
 from cpu_train_stack.page.blocks import Page
 from cpu_train_stack.records import job as records
@@ -46,11 +46,12 @@ def read_result(job: Job) -> dict[str, Any]:
         # A job that fails leaves the file of an earlier job in the folder.
         if path.stat().st_mtime < job.first.start.time:
             return {}
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(read_below(job.folder, _RESULT))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise UsageError(f"'{path}': expected the JSON that `train` writes, found: {error}; delete it") from error
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"'{path}': expected the JSON that `train` writes, found: {reason}; delete it") from error
     if not isinstance(found, dict):
         raise UsageError(f"'{path}': expected a JSON object, found {type(found).__name__}; delete the file")
     return found

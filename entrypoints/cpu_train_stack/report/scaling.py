@@ -5,7 +5,6 @@ The forecast is the document of `./inv plan-cluster --json`, as forecast.json in
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.cli.numbers import count
+from cpu_train_stack.machine.files import parse_json, read_below
 from cpu_train_stack.page.blocks import Block, Chart, Curve, Table
 from cpu_train_stack.page.texts import NOTHING, number
 from cpu_train_stack.records.job import Job
@@ -48,11 +48,11 @@ def read(folder: Path) -> list[Forecast]:
     """The forecast in this folder; empty without one. Raises UsageError if it is not valid."""
     path = folder / FORECAST
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+        rows = parse_json(read_below(folder, FORECAST))["rows"]
         return sorted((_row(row) for row in rows), key=lambda one: one.nodes)
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, OverflowError) as error:
         raise UsageError(
             f"'{path}': expected the output of `./inv plan-cluster --json`, found {type(error).__name__}: "
             f"{error}; write it again, or delete it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from cpu_train_stack.machine import files
@@ -11,6 +12,7 @@ from cpu_train_stack.records.job import Job, Rank
 # Of a file that is longer at the first look, only the start and the end are read. Rank 0's is read in full,
 # because its losses are shown from the first step on.
 _READ_AT_FIRST = 256 << 10
+_READ_AT_ONCE = 64 << 20
 # The first line begins with its time, in which the files of two jobs differ.
 _HEAD_BYTES = 64
 
@@ -30,25 +32,25 @@ class _File:
         A file with another beginning, or a shorter one, is another job's.
         """
         try:
-            size = self._path.stat().st_size
-            with self._path.open("rb") as file:
+            with job.opened(self._path.parent.parent, self._path.name) as file:
+                size = os.fstat(file.fileno()).st_size
                 head = file.read(_HEAD_BYTES)
                 if size < self._offset or not head.startswith(self._head):
                     self._offset, self._rest, self._rank = 0, b"", Rank()
                 self._head = head
                 file.seek(0)
                 if not self._offset and size > _READ_AT_FIRST and not whole:
-                    self._rank.add(file.readline())
+                    self._rank.add(file.readline(_READ_AT_FIRST))
                     file.seek(size - _READ_AT_FIRST)
-                    file.readline()  # the rest of a line
+                    file.readline(_READ_AT_FIRST)  # the rest of a line
                 else:
                     file.seek(self._offset)
-                new = file.read()
+                new = file.read(_READ_AT_ONCE)
                 self._offset = file.tell()
         except OSError:
             return self._rank
-        complete, newline, self._rest = (self._rest + new).rpartition(b"\n")
-        return self._rank.add(complete + newline)
+        lines, self._rest = job.complete(self._rest + new)
+        return self._rank.add(lines)
 
 
 class Tail:
@@ -71,7 +73,11 @@ class Tail:
 def newest(output: Path) -> Path | None:
     """The folder with the records that were written to last: `output`, or one up to two levels below it."""
     found = [
-        path for pattern in ("", "*/", "*/*/") for path in output.glob(f"{pattern}{record.FOLDER}/rank-*.jsonl")
+        path
+        for pattern in ("", "*/", "*/*/")
+        for path in output.glob(f"{pattern}{record.FOLDER}/rank-*.jsonl")
+        # The job may have put a link to another folder there.
+        if not any(folder.is_symlink() for folder in path.parents if output in folder.parents)
     ]
     # A new job removes the files of the one before.
     return max(found, key=files.written).parent.parent if found else None

@@ -93,7 +93,9 @@ def test_a_folder_without_records_is_one_line(tmp_path: Path) -> None:
 
 def test_records_that_cannot_be_read_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "_records" / "rank-00000.jsonl").mkdir(parents=True)
-    with pytest.raises(UsageError, match=r"cannot read '.*rank-00000.jsonl': Is a directory; read it as the user"):
+    with pytest.raises(
+        UsageError, match=r"cannot read '.*rank-00000.jsonl': is not a regular file; read it as the user"
+    ):
         main.main([str(tmp_path)])
 
 

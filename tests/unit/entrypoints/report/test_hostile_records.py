@@ -1,0 +1,165 @@
+"""A job writes its records, and another user reads them: whatever they contain, the reader ends with one line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.page import render
+from cpu_train_stack.records import record
+from cpu_train_stack.records.record import Event, Line, Log
+from cpu_train_stack.report import compare, folder
+from cpu_train_stack.watch import plain, snapshot
+from cpu_train_stack.watch.tail import Tail
+from tests import synthetic_records
+
+_VALUES: tuple[Any, ...] = (
+    *(
+        None,
+        True,
+        "",
+        "text",
+        "\x1b[2J",
+        -1,
+        0,
+        1,
+        1.5,
+        -0.5,
+        1e308,
+        1e-308,
+        10**11,
+        10**30,
+        float("nan"),
+        float("inf"),
+    ),
+    *([], [1], ["x"], [[]], [None], {}, {"a": 1}, {"a": None}, {"cores": 1}, {"reasons": 3, "warnings": [1]}),
+    *({"cores": [1]}, {"cores": [{"cpus": 3}]}, {"cores": [{"cpus": [5], "socket": "a"}], "nodes": 1}),
+)
+
+
+def write(output: Path) -> list[Path]:
+    synthetic_records.write(output, 2, 30)
+    begin = synthetic_records.BEGIN
+    more: list[Line] = [
+        Log(begin + 40, 30, {"loss": 0.5, "eval_accuracy": 0.9}),
+        Event(begin + 50, 30, "failure", text="x"),
+    ]
+    synthetic_records.append(output, [synthetic_records.start(0, 2, 2, 30, time=begin + 30, first_step=25), *more])
+    (output / "result.json").write_text(
+        json.dumps({"metric_name": "accuracy", "metric_after": 0.9, "metrics": {"eval_f1": 1}})
+    )
+    speed = {"value": 1.0, "low": 0.5, "high": 2.0}
+    (output / "forecast.json").write_text(
+        json.dumps({"rows": [{"nodes": 1, "global_batch": 8, "samples_per_second": speed}]})
+    )
+    return [*sorted(output.glob("_records/*")), output / "result.json", output / "forecast.json"]
+
+
+def read(output: Path) -> None:
+    """As `report`, `compare` and `watch` do."""
+    for show in (_report, _watch):
+        try:
+            show(output)
+        except UsageError as error:
+            assert "\n" not in str(error)  # noqa: PT017 - no error is right, too
+
+
+def _report(output: Path) -> None:
+    render.html_text(folder.of(output))
+    run = compare._read(output, "a")
+    render.html_text(compare.document([run, compare._read(output, "b")]))
+
+
+def _watch(output: Path) -> None:
+    job = Tail(output).read()
+    if job is not None:
+        now = snapshot.of(job, time.time())
+        assert all([now.title, plain.line(now), plain.ending(now), *map(plain.event, now.events)])
+
+
+def _change_value(line: dict[str, Any], chance: random.Random) -> None:
+    inner: Any = line
+    while True:
+        name = chance.choice([*inner]) if isinstance(inner, dict) else chance.randrange(len(inner))
+        if not isinstance(inner[name], (dict, list)) or not inner[name] or chance.random() < 0.4:
+            inner[name] = chance.choice(_VALUES)
+            return
+        inner = inner[name]
+
+
+def _mutated(text: str, chance: random.Random) -> bytes:
+    lines = text.splitlines()
+    for _ in range(chance.choice([1, 1, 3, 20])):
+        at = chance.randrange(len(lines))
+        way = chance.random()
+        if way < 0.75:
+            try:
+                document = json.loads(lines[at])
+                _change_value(document, chance)
+                lines[at] = json.dumps(document)
+            except (ValueError, TypeError, IndexError, RecursionError):
+                lines[at] = lines[at][: chance.randrange(len(lines[at]) + 1)]
+        elif way < 0.85:
+            lines[at] = chance.choice(
+                ["", "null", "3", "[]", "[" * 100_000, "\0" * 50, '{"kind":[]}', '{"kind":"steps"}']
+            )
+        else:
+            other = chance.randrange(len(lines))
+            lines[at], lines[other] = lines[other], lines[at]
+    return ("\n".join(lines) + "\n").encode()
+
+
+@pytest.mark.timeout(120)
+def test_no_content_of_a_jobs_files_ends_a_reader_with_a_traceback(tmp_path: Path) -> None:
+    texts = {path: path.read_text() for path in write(tmp_path)}
+    read(tmp_path)
+    for seed in range(int(os.environ.get("CTS_FUZZ", "150"))):
+        chance = random.Random(seed)
+        path = chance.choice([*texts])
+        path.write_bytes(_mutated(texts[path], chance))
+        try:
+            read(tmp_path)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {path.name}") from error
+        finally:
+            path.write_text(texts[path])
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["_records/rank-00000.jsonl", "_records", "result.json", "forecast.json"])
+@pytest.mark.parametrize("kind", ["fifo", "device", "link", "folder", "enormous"])
+def test_a_file_that_never_ends_or_is_no_file_is_refused(name: str, kind: str, tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    write(output)
+    path = output / name
+    path.rename(tmp_path / "of another folder")
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "enormous":
+        path.touch()
+        os.truncate(path, 1 << 40)
+    else:
+        path.symlink_to("/dev/zero" if kind == "device" else tmp_path / "of another folder")
+    if kind == "enormous" and name.startswith("_records/"):
+        return  # a regular file, of which a part is read
+    with pytest.raises(UsageError):
+        _report(output)
+    with contextlib.suppress(UsageError):
+        _watch(output)
+
+
+def test_a_million_absent_ranks_are_few_bytes(tmp_path: Path) -> None:
+    synthetic_records.write(tmp_path, 1, 5)
+    path = record.path(tmp_path, 0)
+    path.write_text(path.read_text().replace('"world_size":1', '"world_size":100000000000'))
+    read(tmp_path)
