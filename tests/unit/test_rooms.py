@@ -68,6 +68,7 @@ PACKAGES = list(LISTS)
 SHARED = {
     "cpu_train_stack.bench.cases",
     "cpu_train_stack.cli.errors",
+    "cpu_train_stack.cli.printable",
     "cpu_train_stack.doctor.checks",
     "cpu_train_stack.doctor.page",
     "cpu_train_stack.launch.mpi.hostfile",

@@ -3,11 +3,14 @@
 import os
 import sys
 
+from cpu_train_stack.cli.printable import printable
+
 
 def say(line: str) -> None:
     """Print one line and flush. If standard error is closed or its terminal is gone, do nothing from then on."""
     try:
-        print(f"{line}\n", end="", file=sys.stderr, flush=True)  # in one piece, because threads call this, too
+        # In one piece, because threads call this, too.
+        print(f"{printable(line)}\n", end="", file=sys.stderr, flush=True)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 

@@ -17,6 +17,7 @@ from docker.errors import APIError
 from docker.models.containers import Container
 from urllib3.exceptions import HTTPError
 
+from cpu_train_stack.cli.printable import output_line
 from tooling.basis.paths import shown
 from tooling.basis.say import say
 from tooling.cluster.nodes import PROJECT_LABEL, SERVICE_LABEL, detect_lost_engine
@@ -109,12 +110,12 @@ class Log:
 
     def _show_all(self, terminal: BinaryIO) -> None:
         # Without a buffer, whose lock would block the end of the process while the terminal is stuck.
-        write = getattr(terminal, "raw", terminal).write
+        write, display = getattr(terminal, "raw", terminal).write, shown_on(terminal)
         works = True
         for line in iter(self._waiting.get, None):
             try:
                 if works:
-                    _write(write, line)
+                    _write(write, display(line))
             except OSError as error:
                 works = False
                 say(f"the output cannot be shown ({error.strerror}): the job continues, see {self._path}")
@@ -169,7 +170,8 @@ def copy(endpoint: str, project: str, terminal: BinaryIO, *, follow: bool = Fals
             return
         for container in containers:
             with suppress(APIError):  # the container was removed, or its engine keeps no output
-                terminal.writelines(_lines(container, container.logs(stream=True, follow=False)))
+                output = _lines(container, container.logs(stream=True, follow=False))
+                terminal.writelines(map(shown_on(terminal), output))
 
 
 def copy_lines(streams: Iterable[Iterable[bytes]], terminal: BinaryIO) -> None:
@@ -187,10 +189,22 @@ def copy_lines(streams: Iterable[Iterable[bytes]], terminal: BinaryIO) -> None:
     readers = [threading.Thread(target=read, args=(stream,), daemon=True) for stream in streams]
     for reader in readers:
         reader.start()
+    display = shown_on(terminal)
     for _ in readers:
         for line in iter(found.get, None):
-            terminal.write(line)
+            terminal.write(display(line))
             terminal.flush()
+
+
+def copy_log(log: BinaryIO, terminal: BinaryIO) -> None:
+    """Copy the rest of a log file."""
+    terminal.writelines(map(shown_on(terminal), log))
+    terminal.flush()
+
+
+def shown_on(terminal: BinaryIO) -> Callable[[bytes], bytes]:
+    """How a line of a job is written. A terminal would obey control characters; files and pipes get all bytes."""
+    return output_line if terminal.isatty() else lambda line: line
 
 
 def lines(name: str, chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -4,7 +4,6 @@ They parse options, choose a cluster and restart it after failures. tooling.clus
 """
 
 import os
-import shutil
 import sys
 import time
 import uuid
@@ -24,7 +23,7 @@ from tooling.basis.errors import UsageError, check_all, check_at_least
 from tooling.basis.say import say
 from tooling.cluster import compose, launchers, nodes, run
 from tooling.cluster.compose import ClusterSpec, EnvOption, Mount
-from tooling.cluster.follow import copy
+from tooling.cluster.follow import copy, copy_log
 from tooling.cluster.run import Outcome
 from tooling.engine import api
 from tooling.image.choice import Choice
@@ -178,7 +177,7 @@ def logs(name: str | None, follow: bool) -> None:
             copy(engine.endpoint, compose.PROJECT_PREFIX + chosen, sys.stdout.buffer, follow=follow)
         return
     with (run.folder_of(chosen) / "log.txt").open("rb") as log:
-        shutil.copyfileobj(log, sys.stdout.buffer)
+        copy_log(log, sys.stdout.buffer)
 
 
 def watch(name: str | None) -> None:

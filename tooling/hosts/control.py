@@ -15,7 +15,7 @@ from invoke.exceptions import Exit
 from cpu_train_stack import contract
 from tooling.basis.errors import UsageError, mistakes
 from tooling.basis.say import say
-from tooling.cluster.follow import copy_lines, lines
+from tooling.cluster.follow import copy_lines, copy_log, lines
 from tooling.hosts import commands, container, record
 from tooling.hosts.container import State
 from tooling.hosts.record import Record
@@ -34,10 +34,9 @@ def logs(job: Record, follow: bool) -> None:
     if log.is_file():
         with log.open("rb") as file:
             while follow and not job.detached and record.runs(job):
-                shutil.copyfileobj(file, sys.stdout.buffer)
-                sys.stdout.buffer.flush()
+                copy_log(file, sys.stdout.buffer)
                 time.sleep(_POLL_SECONDS)
-            shutil.copyfileobj(file, sys.stdout.buffer)  # also what was written after the last look
+            copy_log(file, sys.stdout.buffer)  # also what was written after the last look
         return
     with ExitStack() as stack:
         remotes, failures = connect(job.hosts, stack)

@@ -17,6 +17,7 @@ from paramiko import Channel, RejectPolicy, SSHException
 from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 from paramiko.ssh_exception import AuthenticationException, BadHostKeyException, NoValidConnectionsError
 
+from cpu_train_stack.cli import printable
 from cpu_train_stack.cli.errors import one_line
 from cpu_train_stack.launch.mpi.hostfile import Host
 from tooling.basis.errors import UsageError
@@ -45,7 +46,7 @@ Result = TypeVar("Result")
 
 def shorten(text: str, limit: int = 200) -> str:
     """The text on one line."""
-    line = " ".join(text.split())
+    line = printable.one_line(text)
     return line if len(line) <= limit else f"{line[:limit]}…"
 
 

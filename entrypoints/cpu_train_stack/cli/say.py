@@ -8,17 +8,18 @@ import sys
 
 from cpu_train_stack import contract
 from cpu_train_stack.cli.errors import FULL_DISK
+from cpu_train_stack.cli.printable import printable
 
 
 def say(line: str) -> None:
     """Print one line and flush."""
-    print(line, file=sys.stderr, flush=True)
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 def show(result: str) -> None:
     """Print a result on standard output and flush. Exits if nobody reads it, or if its disk is full."""
     try:
-        print(result, flush=True)
+        print(printable(result), flush=True)
     except OSError as error:
         raise SystemExit(lost_output(error)) from error
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from cpu_train_stack.cli.numbers import count
+from cpu_train_stack.cli.printable import one_line
 from cpu_train_stack.records import findings, stragglers
 from cpu_train_stack.records.findings import Finding
 from cpu_train_stack.records.job import ENDS, Job
@@ -78,15 +79,15 @@ def of(job: Job, now: float, runs: bool | None = None) -> Snapshot:
     name = _metric_name([name for _, name, _ in metrics])
     return Snapshot(
         time=now,
-        title=_title(job),
+        title=one_line(_title(job)),
         state=_state(job, silent, runs),
-        ending=end.text if end is not None else "",
+        ending=one_line(end.text) if end is not None else "",
         step=job.step,
         planned=first.start.last_step,
         remaining=None if end is not None else _remaining(job),
         elapsed=(end.time if end is not None else now) - summary.began(job),
         loss=_losses(job),
-        metric_name=name,
+        metric_name=one_line(name),
         metric=[(step, value) for step, key, value in metrics if key == name and value is not None],
         samples=samples,
         tokens=tokens,
@@ -96,7 +97,11 @@ def of(job: Job, now: float, runs: bool | None = None) -> Snapshot:
         parts=stragglers.mean_parts(job, RECENT_STEPS),
         straggler=stragglers.find(job, RECENT_STEPS),
         findings=findings.find(job, RECENT_STEPS),
-        events=[event for event in first.events if event.name not in ENDS],
+        events=[
+            replace(event, name=one_line(event.name), text=one_line(event.text))
+            for event in first.events
+            if event.name not in ENDS
+        ],
         silent=silent,
         restarts=sum(start.training == 1 for start in first.starts[1:]),
     )

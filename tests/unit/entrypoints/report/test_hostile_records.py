@@ -163,3 +163,15 @@ def test_a_million_absent_ranks_are_few_bytes(tmp_path: Path) -> None:
     path = record.path(tmp_path, 0)
     path.write_text(path.read_text().replace('"world_size":1', '"world_size":100000000000'))
     read(tmp_path)
+
+
+def test_texts_of_a_job_stay_in_their_line(tmp_path: Path) -> None:
+    evil = "\x1b]0;title\x07\nline 2"
+    start = synthetic_records.start(0, 1, 1, 5, backend=evil, pin=evil, command=["train", evil], config={})
+    failure = Event(start.time + 1, 1, "failure", text=evil)
+    synthetic_records.append(tmp_path, [start, Event(start.time, 1, evil, text=evil), failure])
+    job = Tail(tmp_path).read()
+    assert job
+    now = snapshot.of(job, start.time + 99)
+    for shown in (now.title, plain.line(now), plain.ending(now), *map(plain.event, now.events)):
+        assert shown.isprintable()

@@ -200,3 +200,17 @@ def test_following_ends_when_nobody_reads_standard_output(engine: str) -> None:
     shown = io.BytesIO()
     follow.copy(engine, "project", shown, follow=True)
     assert len(shown.getvalue().splitlines()) == 4
+
+
+@pytest.mark.parametrize("is_terminal", [True, False], ids=["terminal", "file"])
+def test_only_a_terminal_needs_lines_without_control_characters(is_terminal: bool) -> None:
+    class Terminal(io.BytesIO):
+        def isatty(self) -> bool:
+            return is_terminal
+
+    raw = b"node-1 | \x1b]0;title\x07 50%\r60%\n"
+    safe = rb"node-1 | \x1b]0;title\x07 50%" + b"\rnode-1 | 60%\n"
+    for copy in (follow.copy_log, lambda log, terminal: follow.copy_lines([log], terminal)):
+        terminal = Terminal()
+        copy(io.BytesIO(raw), terminal)
+        assert terminal.getvalue() == (safe if is_terminal else raw)

@@ -1,0 +1,40 @@
+"""Text of others (names, messages, output) without what a terminal would obey instead of show. Pure, torch-free.
+
+Control characters set a terminal's title and clipboard, clear its screen, and write over lines of others.
+"""
+
+from __future__ import annotations
+
+import re
+
+# C0 but tab and newline, DEL, C1, and the separators that some programs take for newlines.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+# Of output in UTF-8, which may be cut anywhere. Colors and "erase to the end of the line" stay.
+_HARMLESS = rb"\x1b\[[0-9;:]*m|\x1b\[0?K"
+_OUTPUT = re.compile(rb"(" + _HARMLESS + rb")|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\xc2[\x80-\x9f]")
+_RETURN = re.compile(rb"\r+(?!\n|\Z)")
+_SEPARATOR = b" | "
+
+
+def printable(text: str) -> str:
+    """The text with its control characters as `\\x1b`. Newlines and tabs stay."""
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def one_line(text: str) -> str:
+    """The same in one line."""
+    return printable(" ".join(text.split()))
+
+
+def output_line(line: bytes) -> bytes:
+    """A line of a job's output, `NODE | TEXT`, for a terminal.
+
+    Colors stay, and end with the line. Progress bars return to the start of the line, where the node's name is
+    written again: no node can write lines of another one.
+    """
+    name, separator, text = line.partition(_SEPARATOR)
+    text = _OUTPUT.sub(lambda found: found[1] or ascii(found[0].decode()).encode()[1:-1], text)
+    text = _RETURN.sub(lambda _: b"\r" + name + separator, text)
+    if b"\x1b[" in text:
+        text = text.rstrip(b"\n") + b"\x1b[0m" + b"\n" * text.endswith(b"\n")
+    return name + separator + text
