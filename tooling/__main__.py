@@ -3,13 +3,17 @@
 import os
 import sys
 
-from invoke.exceptions import Exit
+try:
+    from invoke.exceptions import Exit
 
-import tasks
-from tooling.basis.errors import UsageError
-from tooling.basis.say import say
-from tooling.cli import parser
-from tooling.cli.process import guarded
+    import tasks
+    from tooling.basis.errors import UsageError
+    from tooling.basis.say import say
+    from tooling.cli import parser
+    from tooling.cli.process import guarded
+except ModuleNotFoundError as error:
+    print(f"inv: {error}, expected it in .venv: delete .venv, and run the same command again", file=sys.stderr)
+    sys.exit(2)
 
 
 def main() -> int:

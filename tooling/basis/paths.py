@@ -10,7 +10,7 @@ IMAGES = ROOT / "images"
 COMPOSE = ROOT / "compose"
 CACHE = ROOT / ".cache"
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
-_UNUSABLE = (errno.ENOTDIR, errno.ENAMETOOLONG)
+_UNUSABLE = (errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
 
 def shown(path: Path) -> Path:

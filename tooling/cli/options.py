@@ -46,11 +46,15 @@ class Option(Argument):
     """An option of a task. A value of another type is a UsageError that names the option."""
 
     def set_value(self, value: Any, cast: bool = True) -> None:
+        flag = self.names[0]
+        if value == "" and self.kind in (str, list):  # an unset variable in --data "$DATA"
+            raise UsageError(f"--{flag} is empty, expected a value: check the variable, or leave the option out")
         try:
+            if self.kind in _EXPECTED and not str(value).isascii():  # int() also reads the digits of other scripts
+                raise ValueError
             super().set_value(value, cast)
         except ValueError:
-            flag, expected = self.names[0], _EXPECTED[self.kind]
-            raise UsageError(f"--{flag} expects {expected}, found {value!r}") from None
+            raise UsageError(f"--{flag} expects {_EXPECTED[self.kind]}, found {value!r}") from None
 
 
 class Task(tasks.Task[Callable[..., None]]):

@@ -118,7 +118,7 @@ def launch(
 def find(name: str | None) -> Record | None:
     """The job on hosts with this name, or None if a local cluster is meant. A running job takes precedence."""
     if name is None:
-        running = [found for found in map(record.read, record.names()) if found and record.runs(found)]
+        running = record.running()
         if len(running) > 1:
             raise UsageError(
                 f"several jobs are running ({', '.join(job.name for job in running)}): choose one with --name"

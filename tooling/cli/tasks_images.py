@@ -80,8 +80,11 @@ def verify(
     if len(image) != 1:
         raise UsageError(f"found {len(image)} images, expected ./inv verify HOST/NAME@sha256:… --key cosign.pub")
     found = image_sign.verify(image[0], key)["buildDefinition"]
-    commit = found["resolvedDependencies"][0]["digest"]["gitCommit"]
-    say(f"verified {image[0]}: pin {found['externalParameters']['pin']}, commit {commit}")
+    try:
+        commit = found["resolvedDependencies"][0]["digest"]["gitCommit"]
+        say(f"verified {image[0]}: pin {found['externalParameters']['pin']}, commit {commit}")
+    except (LookupError, TypeError) as error:
+        raise UsageError(f"{image[0]}: its provenance lacks {error}, expected that of ./inv push --sign") from None
 
 
 @task

@@ -138,8 +138,11 @@ def remove_image(reference: str) -> None:
 
 @contextmanager
 def created(image: LocalImage, client: Sequence[str] = CLIENT) -> Iterator[str]:
-    """A container of the image that never runs: an engine exports the file systems of containers."""
-    name = output("container", "create", _LABEL, image.id, client=client).strip()
+    """A container of the image that never runs: an engine exports the file systems of containers.
+
+    With a command, which an image need not have.
+    """
+    name = output("container", "create", _LABEL, image.id, "true", client=client).strip()
     try:
         yield name
     finally:

@@ -3,7 +3,6 @@
 Changes nothing.
 """
 
-import json
 import os
 import platform
 import re
@@ -16,6 +15,7 @@ from typing import Any
 
 from docker.errors import DockerException
 
+from cpu_train_stack.machine.files import parse_json
 from tooling.basis.errors import UsageError
 from tooling.engine.client import connect, wants_tls
 
@@ -187,8 +187,8 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[str, str]:
 
 def _json(text: str) -> dict[str, Any]:
     try:
-        document = json.loads(text)
-    except json.JSONDecodeError:
+        document = parse_json(text)
+    except ValueError:
         return {}
     return document if isinstance(document, dict) else {}
 

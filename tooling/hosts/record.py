@@ -9,6 +9,7 @@ from cpu_train_stack.machine import files
 from tooling.basis.errors import UsageError
 from tooling.basis.files import LockedError, locked, write_atomic
 from tooling.basis.paths import CACHE
+from tooling.basis.say import say
 from tooling.hosts.job import Job
 
 JOBS = CACHE / "jobs"
@@ -51,13 +52,23 @@ def read(name: str) -> Record | None:
     """None if no job of that name was launched from this checkout. Raises UsageError for a broken file."""
     file = folder_of(name) / "job.json"
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = files.parse_json(file.read_text(encoding="utf-8"))
         hosts = tuple(Host(**host) for host in found.pop("hosts"))
         containers = tuple(found.pop("containers"))
-        return Record(hosts=hosts, containers=containers, **found)
+        record = Record(hosts=hosts, containers=containers, **found)
+        texts = (record.launcher, *containers, *(host.name for host in hosts))
+        if not (
+            all(isinstance(text, str) for text in texts)
+            and len(hosts) == len(containers) > 0
+            and record.name == name
+            and isinstance(record.detached, bool)
+            and isinstance(record.exit_code, int | None)
+        ):
+            raise ValueError("a value is wrong")
+        return record
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UsageError(f"{file} is not a file written by ./inv launch ({error}): delete it") from None
 
 
@@ -80,6 +91,20 @@ def runs(job: Record) -> bool:
 def ended_at(name: str) -> float:
     """When a job that has ended was last recorded or wrote output, in seconds since the epoch."""
     return max(map(files.written, (folder_of(name) / "job.json", log_of(name))))
+
+
+def running() -> list[Record]:
+    """The jobs that may be running. A broken file of one job does not hide the others."""
+    found = []
+    for name in names():
+        try:
+            job = read(name)
+        except UsageError as error:
+            say(str(error))
+            continue
+        if job and runs(job):
+            found.append(job)
+    return found
 
 
 def names() -> list[str]:

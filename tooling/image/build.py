@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from invoke.exceptions import Exit
 
@@ -99,11 +100,9 @@ def _find_or_build(pin: Pin, of_this_commit: bool) -> Image:
     base_image = base.ensure(pin)
     inputs = recipe.inputs_sha256(pin, base_image)
     previous = docker.find_image(pin.image)
-    built = CACHE / "build" / f"{pin.name}.built"
     if (
         previous
-        # Anybody can compute the label: the tag may name an image that this checkout did not build.
-        and _digest(previous) in files.text(built).split()
+        and built_here(pin, previous)
         and previous.labels.get(recipe.INPUTS_LABEL) == inputs
         and (not of_this_commit or previous.labels.get(recipe.REVISION_LABEL) == recipe.revision()[0])
     ):
@@ -114,13 +113,22 @@ def _find_or_build(pin: Pin, of_this_commit: bool) -> Image:
         raise UsageError(
             f"buildx succeeded, but {pin.image} is not in the engine: check whether another builder is selected"
         )
-    write_atomic(built, f"{files.text(built)}{_digest(image)}\n")
+    write_atomic(_record_of(pin), f"{files.text(_record_of(pin))}{_digest(image)}\n")
     shared = docker.find_image(pin.shared_tag)
     if shared is None or (previous and shared.id == previous.id):  # unused, or this checkout's
         take_shared_tag(pin)
     if previous and previous.id != image.id:
         _remove_untagged(previous.id)
     return Image(pin.image, image.id, image.size_bytes, built=True, seconds=time.monotonic() - started)
+
+
+def built_here(pin: Pin, image: docker.LocalImage) -> bool:
+    """Whether this checkout built the image. Its label proves nothing: everybody can compute it."""
+    return _digest(image) in files.text(_record_of(pin)).split()
+
+
+def _record_of(pin: Pin) -> Path:
+    return CACHE / "build" / f"{pin.name}.built"
 
 
 def _digest(image: docker.LocalImage) -> str:

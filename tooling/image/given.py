@@ -13,6 +13,7 @@ import requests
 from docker import DockerClient
 from docker.errors import DockerException
 
+from cpu_train_stack.machine.files import MOST_BYTES, parse_json
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
 from tooling.engine import docker
@@ -86,7 +87,7 @@ def _without_tags(path: Path) -> Iterator[bytes]:
         for member in archive:
             content = archive.extractfile(member)
             if content and member.name in ("manifest.json", "index.json"):
-                document = json.load(content)
+                document = parse_json(content.read(MOST_BYTES).decode())
                 for entry in document if isinstance(document, list) else document["manifests"]:
                     entry.pop("annotations", None)
                     if "RepoTags" in entry:
@@ -148,7 +149,7 @@ def _ids(path: Path) -> tuple[str, ...]:
 
 def _json(archive: tarfile.TarFile, name: str) -> Any:
     member = archive.extractfile(name)
-    return json.load(member) if member else None
+    return parse_json(member.read(MOST_BYTES).decode()) if member else None
 
 
 def _pull(client: DockerClient, image: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from cpu_train_stack.machine.files import parse_json
 from tooling.basis.errors import UsageError
 from tooling.basis.files import write_atomic
 from tooling.basis.say import say
@@ -14,7 +15,7 @@ from tooling.engine.api import Engine
 from tooling.image.build import Image
 from tooling.image.registry import Registry, Target
 
-_IMAGE = re.compile(r"(?P<target>[^@\s]+)@(?P<digest>sha256:[0-9a-f]{64})")
+_IMAGE = re.compile(r"(?P<target>[A-Za-z0-9][^@\s]*)@(?P<digest>sha256:[0-9a-f]{64})")
 _SUM = re.compile(r"[0-9a-f]{64}")
 
 
@@ -38,7 +39,7 @@ def write(lock: ImageLock, path: Path) -> None:
 def read(path: Path) -> ImageLock:
     """Read a file that ./inv push wrote. Raises UsageError if it is another file."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = parse_json(path.read_text(encoding="utf-8"))
         lock = ImageLock(**document)
         texts = (lock.image, lock.tag, lock.pin, lock.revision, lock.sbom_sha256)
         if not all(isinstance(text, str) for text in texts) or not isinstance(lock.labels, dict):

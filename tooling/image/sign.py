@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+from cpu_train_stack.machine.files import parse_json
 from tooling.basis.errors import UsageError
 from tooling.basis.say import last_line, say
 from tooling.image import recipe
@@ -106,10 +107,14 @@ def verify(reference: str, key: str) -> dict[str, Any]:
     found = {}
     for kind in (PROVENANCE, BILL):
         lines = _cosign("verify-attestation", "--key", key, *_LOCAL_LOG, "--type", kind, reference)
-        statement = json.loads(base64.b64decode(json.loads(lines.splitlines()[-1])["payload"]))
-        found[kind] = statement["predicate"]
+        try:
+            payload = parse_json(lines.splitlines()[-1])["payload"]
+            found[kind] = parse_json(base64.b64decode(payload).decode())["predicate"]
+        except (ValueError, LookupError, TypeError) as error:
+            raise UsageError(f"{reference}: its attestation of type {kind} cannot be read ({error!r})") from None
     provenance: dict[str, Any] = found[PROVENANCE]
-    build_type = provenance.get("buildDefinition", {}).get("buildType")
+    definition = provenance.get("buildDefinition") if isinstance(provenance, dict) else None
+    build_type = definition.get("buildType") if isinstance(definition, dict) else None
     if build_type != BUILD_TYPE:
         raise UsageError(
             f"{reference}: its provenance has the build type {build_type!r}, expected {BUILD_TYPE!r}: "

@@ -82,9 +82,10 @@ def parse(values: Sequence[str]) -> Added:
         found.add(value)
     if found.mistakes:
         raise UsageError("\n".join(found.mistakes))
-    if found.folders and not (found.requirements or found.wheels):
+    if values and not (found.requirements or found.wheels):
         typed = " ".join(f"--with {value}" for value in values)
-        raise UsageError(f"{typed} names no package: a folder is only searched, so also pass --with NAME")
+        why = "a folder is only searched, so also pass --with NAME" if found.folders else "expected NAME in it"
+        raise UsageError(f"{typed} names no package: {why}")
     return Added(
         typed=tuple(values),
         requirements=tuple(dict.fromkeys(found.requirements)),

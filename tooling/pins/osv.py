@@ -3,7 +3,6 @@
 Only packages of PyPI are read, and of their ranges those of versions, not those of commits.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from cpu_train_stack.machine.files import parse_json
 from tooling.basis.errors import UsageError
 
 ECOSYSTEM = "PyPI"
@@ -91,7 +91,7 @@ def find(versions: Mapping[str, str], records: Iterable[Record]) -> list[Finding
 
 def _read_file(file: Path) -> Record | None:
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = parse_json(file.read_text(encoding="utf-8"))
         if document.get("withdrawn"):
             return None
         text = document.get("summary") or document.get("details") or ""

@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from cpu_train_stack.machine.files import parse_json
 from tooling.basis.errors import UsageError
 from tooling.basis.files import locked, write_atomic
 from tooling.basis.paths import CACHE, IMAGES
@@ -92,7 +93,7 @@ def today() -> str:
 def recorded(path: Path = STATUS_FILE) -> dict[str, Proof]:
     """Every proof in the file by the pin's name. Raises UsageError if the file is malformed."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = parse_json(path.read_text(encoding="utf-8"))
         return {
             name: Proof(status=Status(row.pop("status")), torch_source=TorchSource(row.pop("torch_source")), **row)
             for name, row in document.items()

@@ -6,7 +6,6 @@ peft is imported only if needed.
 from __future__ import annotations
 
 import importlib.util
-import json
 import shutil
 from collections.abc import Collection
 from pathlib import Path
@@ -14,6 +13,7 @@ from types import MethodType
 from typing import Any
 
 from cpu_train_stack.cli.errors import UsageError, one_line
+from cpu_train_stack.machine.files import parse_json
 from cpu_train_stack.train.flags.arguments import TASKS, TaskArguments
 from cpu_train_stack.train.model import quantization
 
@@ -37,7 +37,7 @@ def base_of(name: str) -> str | None:
     if not is_adapter(Path(name)):
         return None
     try:
-        base = json.loads(path.read_text(encoding="utf-8")).get("base_model_name_or_path")
+        base = parse_json(path.read_text(encoding="utf-8")).get("base_model_name_or_path")
     except (OSError, ValueError, AttributeError) as error:
         raise UsageError(
             f"adapter folder '{name}': {CONFIG} is broken ({error}): copy the folder again"

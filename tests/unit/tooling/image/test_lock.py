@@ -20,6 +20,7 @@ def test_a_lock_is_read_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
+        pytest.param({"image": "-h@sha256:" + "0" * 64}, "image is '-h@sha256", id="option"),
         pytest.param({"image": "stack:2.13"}, "image is 'stack:2.13', expected HOST/NAME@sha256", id="tag"),
         pytest.param({"sbom_sha256": "abc"}, "sbom_sha256 is 'abc'", id="sum"),
         pytest.param({"labels": []}, "a value has the wrong type", id="labels"),
@@ -37,7 +38,7 @@ def test_a_lock_that_push_did_not_write_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", "\x00"])
+@pytest.mark.parametrize("text", ["", "[]", "{", "\x00", "[" * 200_000])
 def test_a_lock_that_is_no_json_object_is_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "image.lock.json").write_text(text)
     with pytest.raises(UsageError, match=r"is not a file written by \./inv push"):

@@ -113,6 +113,13 @@ def test_an_option_that_is_not_supported_is_named_without_its_value(tmp_path: Pa
         added.parse([f"{tmp_path}/more.txt"])
 
 
+def test_a_file_without_a_package_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("# nothing\n")
+    for value in (f"{tmp_path}/empty.txt", "/dev/null"):
+        with pytest.raises(UsageError, match=f"--with {value} names no package"):
+            added.parse([value])
+
+
 def test_a_folder_alone_is_refused_because_it_is_only_searched(tmp_path: Path) -> None:
     make_wheel(tmp_path, "tiny_a", "1.0")
     expected = f"--with {tmp_path} names no package: a folder is only searched, so also pass --with NAME"

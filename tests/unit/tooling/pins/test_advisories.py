@@ -129,6 +129,7 @@ def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(base, "ensure", lambda *_: GROUND)
     monkeypatch.setattr(recipe, "inputs_sha256", lambda *_: "sum")
     monkeypatch.setattr(build, "take_shared_tag", lambda _: None)
+    monkeypatch.setattr(build, "built_here", lambda *_: True)
     image = docker.LocalImage("sha256:1", 1, {recipe.INPUTS_LABEL: "sum"}, (), {})
     monkeypatch.setattr(docker, "find_image", lambda _: image)
 

@@ -92,6 +92,7 @@ def test_two_records_of_one_vulnerability_are_one_finding(tmp_path: Path) -> Non
     [
         pytest.param("[]", "0.json is not a record of OSV", id="list"),
         pytest.param("{", "0.json is not a record of OSV", id="no-json"),
+        pytest.param("[" * 200_000, "0.json is not a record of OSV", id="deep"),
         pytest.param(
             '{"id": "A", "affected": [{"package": {"ecosystem": "PyPI"}}]}', "KeyError: 'name'", id="name"
         ),
