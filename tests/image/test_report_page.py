@@ -1,5 +1,6 @@
 """The pages of `report` in a browser: drawn completely, readable by keyboard, quick, and without network."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from cpu_train_stack.report import compare, scaling
 from cpu_train_stack.report import folder as job_folder
 from tests import synthetic_records
 from tests.image import browser as chromium
+from tests.image import layout
 
 EVIL = "<img src=x onerror=alert(1)>"  # a dialog makes each later call fail
 REPOSITORY = Path(__file__).parents[2]
@@ -25,6 +27,15 @@ FORECAST = [
     *(sys.executable, "-m", "tooling", "plan-cluster", "--model", "bert-base", "--samples", "100000"),
     *("--single-node-samples-per-second", "20", "--batch-size", "16", "--ranks-per-node", "2"),
 ]
+JOBS = ("html in texts", "failed", "one rank", "straggler", "no step", "two jobs", "forecast", "first evaluation")
+# Each with the charts and the pictures of cores on its page.
+COMMANDS = {
+    "plan": (["cpu_train_stack", "plan", "--local-world-size", "2"], 0, 1),
+    "doctor": (["cpu_train_stack", "doctor", "--quick"], 0, 1),
+    "inv doctor": (["tooling", "doctor"], 0, 1),
+    "matrix": (["tooling", "matrix"], 0, 0),
+    "plan-cluster": (FORECAST[2:], 3, 0),
+}
 _MOST_BYTES = 5_000_000
 _MOST_MILLISECONDS = 2000
 _DRAW_SECONDS = 20
@@ -82,6 +93,8 @@ def job(folder: Path, name: str) -> Path:
     elif name == "forecast":
         forecast = subprocess.check_output([*FORECAST, "--json"], cwd=REPOSITORY)
         (synthetic_records.write(folder) / scaling.FORECAST).write_bytes(forecast)
+    elif name == "first evaluation":  # of records before 1.1: its time is that since the machine's start
+        synthetic_records.write(folder, end=Event(synthetic_records.BEGIN + 200, 0, "evaluation", 13718.187))
     elif name == "two jobs":
         jobs = [synthetic_records.write(folder / "a"), synthetic_records.write(folder / "b", world_size=2)]
         return compare.write(jobs, folder / "compare.html")
@@ -92,9 +105,15 @@ def job(folder: Path, name: str) -> Path:
     return job_folder.write(folder)
 
 
-@pytest.mark.parametrize(
-    "name", ["html in texts", "failed", "one rank", "straggler", "no step", "two jobs", "forecast"]
-)
+def page_of(name: str, folder: Path) -> Path:
+    """The page that a command writes."""
+    command = COMMANDS[name][0]
+    file = folder / "page.html"
+    subprocess.run([sys.executable, "-m", *command, "--html", str(file)], cwd=REPOSITORY, check=False)
+    return file
+
+
+@pytest.mark.parametrize("name", JOBS)
 def test_everything_is_drawn_without_an_error_and_without_network(
     name: str, browser: webdriver.Chrome, tmp_path: Path
 ) -> None:
@@ -105,23 +124,10 @@ def test_everything_is_drawn_without_an_error_and_without_network(
     assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
 
 
-@pytest.mark.parametrize(
-    ("command", "charts", "pictures"),
-    [
-        (["cpu_train_stack", "plan", "--local-world-size", "2"], 0, 1),
-        (["cpu_train_stack", "doctor", "--quick"], 0, 1),
-        (["tooling", "doctor"], 0, 1),
-        (["tooling", "matrix"], 0, 0),
-        (FORECAST[2:], 3, 0),
-    ],
-    ids=["plan", "doctor", "./inv doctor", "matrix", "plan-cluster"],
-)
-def test_the_other_pages_are_drawn(
-    command: list[str], charts: int, pictures: int, browser: webdriver.Chrome, tmp_path: Path
-) -> None:
-    file = tmp_path / "page.html"
-    subprocess.run([sys.executable, "-m", *command, "--html", str(file)], cwd=REPOSITORY, check=False)
-    show(browser, file)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_other_pages_are_drawn(name: str, browser: webdriver.Chrome, tmp_path: Path) -> None:
+    _, charts, pictures = COMMANDS[name]
+    show(browser, page_of(name, tmp_path))
     assert errors(browser) == []
     assert browser.execute_script(_BLANK) == []
     assert len(browser.find_elements(By.CSS_SELECTOR, "figure.chart")) == charts
@@ -200,12 +206,16 @@ def test_the_charts_change_to_elapsed_time(browser: webdriver.Chrome, tmp_path: 
     assert browser.execute_script(_BLANK) == []
 
 
-@pytest.mark.parametrize("name", ["straggler", "two jobs"])
-def test_a_narrow_window_does_not_scroll_sideways(name: str, browser: webdriver.Chrome, tmp_path: Path) -> None:
-    show(browser, job(tmp_path, name), width=700)
-    widths = "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
-    scrolled, visible = browser.execute_script(widths)
-    assert scrolled <= visible <= 700
+@pytest.mark.parametrize("name", [*JOBS, *COMMANDS])
+def test_a_page_fits_into_windows_of_three_widths(name: str, browser: webdriver.Chrome, tmp_path: Path) -> None:
+    file = job(tmp_path, name) if name in JOBS else page_of(name, tmp_path)
+    found = []
+    for width, colors in ((1280, "light"), (1280, "dark"), (900, "light"), (420, "dark")):
+        show(browser, file, width, colors)
+        found += [f"{width} px, {colors}: {fault}" for fault in layout.faults(browser)]
+        if "CTS_PICTURES" in os.environ:
+            layout.picture(browser, Path(os.environ["CTS_PICTURES"]) / f"{name}-{width}-{colors}.png")
+    assert found == []
 
 
 def test_dark_mode_is_dark_and_a_print_of_it_is_light(browser: webdriver.Chrome, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def page(request: Request, plan: Plan) -> Page:
         ],
         sections=[
             Section("forecast", "Forecast", [*_charts(plan), _steps(plan)]),
-            Section("numbers", "Numbers", [Table("Forecast", columns, rows, range(len(columns)))]),
+            Section("numbers", "Numbers", [Table("", columns, rows, range(len(columns)))]),
             Section("assumptions", "Assumptions", [Facts(settings), _inputs(plan)]),
         ],
     )

@@ -47,9 +47,9 @@ def advice(request: Request, plan: Plan) -> str:
         for row in plan.rows
         if row.nodes > 1 and row.efficiency.low < request.efficiency <= row.efficiency.high
     ]
-    return (
-        f"{text} Within the error bars, the answer may differ for {' or '.join(unsure)} nodes." if unsure else text
-    )
+    if unsure:
+        text += f" Within the error bars, {' or '.join(unsure)} nodes may be above or below {wanted}."
+    return text
 
 
 def nodes(number: int) -> str:

@@ -77,8 +77,8 @@ def page(matrix: Matrix, rows: Sequence[dict[str, Any]]) -> Page:
         about=f"Default: {matrix.default}",
         tiles=[Tile(name, str(number), "rows") for name, number in sorted(counted.items())],
         sections=[
-            Section("rows", "Rows", [PageTable(f"{len(rows)} rows", columns, cells)]),
-            Section("notes", "Notes", [Texts("Notes", _notes(rows))]),
+            Section("rows", "Rows", [PageTable("", columns, cells)]),
+            Section("notes", "Notes", [Texts("", _notes(rows))]),
         ],
     )
 

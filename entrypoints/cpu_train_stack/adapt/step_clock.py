@@ -175,6 +175,11 @@ class StepClock:
             self.delayed = (self.delayed or 0.0) + most_delayed(_WAITS.before, _WAITS.delays())
 
 
+def _class(model: Any) -> str:
+    """The name of the model's class, of the model below an adapter."""
+    return type(model.get_base_model() if hasattr(model, "get_base_model") else model).__name__
+
+
 def _count(inputs: Any) -> Count:
     """The rows and tokens of a script's inputs, which may be of any kind."""
     try:
@@ -210,6 +215,7 @@ class StepRecorder(TrainerCallback):
         start = origin.start(
             threads=torch.get_num_threads(),
             config=args.to_dict(),
+            model=_class(kwargs.get("model")),
             first_step=state.global_step,
             last_step=state.max_steps,
             rows_per_step=rows,

@@ -46,6 +46,7 @@ class Start:
     command: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
+    model: str = ""  # its class
     cpu_model: str = ""
     bf16: str = ""
     cores: list[int] = field(default_factory=list)

@@ -123,7 +123,7 @@ def _results(runs: Sequence[Run]) -> Table:
     for name in dict.fromkeys(name for found in metrics for name in found):
         rows.append([f"evaluation: {curves.title(name)}", *(number(found.get(name)) for found in metrics)])
     shown = [row for row in rows if {*row[1:]} != {NOTHING}]
-    return Table("Results", ["", *(run.name for run in runs)], shown, range(1, len(runs) + 1), even=True)
+    return Table("", ["", *(run.name for run in runs)], shown, range(1, len(runs) + 1), even=True)
 
 
 def _final(result: Mapping[str, Any]) -> dict[str, float]:

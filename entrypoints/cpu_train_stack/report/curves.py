@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cpu_train_stack.page.blocks import Chart, Curve
+from cpu_train_stack.page.blocks import Block, Chart, Curve, Table
+from cpu_train_stack.page.texts import number
 from cpu_train_stack.records.job import Job
 from cpu_train_stack.records.record import Steps
 from cpu_train_stack.report import series, summary
@@ -12,6 +13,23 @@ from cpu_train_stack.report.series import Interval, Point
 
 # A curve of fewer values shows a dot for each.
 _FEW = 60
+# A chart of fewer values is a row of a table.
+_LEAST = 3
+
+
+def blocks(job: Job, found: Sequence[Interval]) -> list[Block]:
+    """The charts of `learning` and `speed`. Those with few values are one table."""
+    charts = [*learning(job), *speed(job, found)]
+    small = [chart for chart in charts if all(len(curve.values) < _LEAST for curve in chart.curves)]
+    rows = [
+        [chart.title, ", ".join(map(_words, chart.curves[0].steps, chart.curves[0].values))] for chart in small
+    ]
+    shown: list[Block] = [chart for chart in charts if chart not in small]
+    return shown + ([Table("", ["curve", "values"], rows)] if rows else [])
+
+
+def _words(step: float, value: float | None) -> str:
+    return f"{number(value)} at step {step:,.0f}"
 
 
 def learning(job: Job) -> list[Chart]:

@@ -24,7 +24,7 @@ def document(job: Job, result: Mapping[str, Any], forecast: Sequence[Forecast], 
     found = series.intervals({number: rank.steps for number, rank in job.ranks.items() if rank.steps})
     facts, slow = summary.of(job, result), stragglers.find(job)
     sections = [
-        Section("curves", "Curves", [*curves.learning(job), *curves.speed(job, found)], axis=True),
+        Section("curves", "Curves", curves.blocks(job, found), axis=True),
         Section("steps", "Step time by rank", ranks.steps(job, found, slow)),
         Section("resources", "Memory and CPU by rank", ranks.resources(job)),
         Section("scaling", "Scaling", scaling.blocks(scaling.measured("this job", job, facts.samples), forecast)),
@@ -70,6 +70,7 @@ def _last_line(job: Job, facts: Summary, now: float) -> list[str]:
 
 
 def name(job: Job) -> str:
-    """The model if the command names one, and the output folder, unless it is the container's only one."""
-    model, folder = summary.model(job), job.folder.resolve()
-    return model if model and str(folder) == contract.OUTPUT else f"{model} in {folder.name}".removeprefix(" in ")
+    """The model and the data, if they are known, and the output folder, unless it is the container's only one."""
+    model, data, folder = summary.model(job), summary.data(job), job.folder.resolve()
+    what = f"{model} on {data}" if model and data else model or data
+    return what if what and str(folder) == contract.OUTPUT else f"{what} in {folder.name}".removeprefix(" in ")

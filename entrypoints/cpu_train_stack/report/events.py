@@ -19,8 +19,11 @@ _ALWAYS = ("start", "failure", "stop", "end")
 
 
 def happenings(job: Job) -> list[Event]:
-    """The events of the rank that logs, and the failures of the other ranks, with the times when they began."""
-    first = job.first
+    """The events of the rank that logs, and the failures of the other ranks, with the times when they began.
+
+    None began before the job: records of older images count from the machine's start.
+    """
+    first, begin = job.first, summary.began(job)
     found = []
     for place, start in enumerate(first.starts):
         from_step = f"from step {start.first_step:,}" if start.first_step else "from the beginning"
@@ -32,7 +35,8 @@ def happenings(job: Job) -> list[Event]:
             if rank is first or event.name == "failure":
                 names_rank = job.world_size == 1 or event.text.startswith("rank ")
                 who = "" if names_rank or event.name != "failure" else f"rank {number}: "
-                found.append(replace(event, time=event.time - event.seconds, text=who + event.text))
+                seconds = min(event.seconds, max(0.0, event.time - begin))
+                found.append(replace(event, time=event.time - seconds, seconds=seconds, text=who + event.text))
     return sorted(found, key=lambda one: one.time)
 
 

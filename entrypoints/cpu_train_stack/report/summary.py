@@ -154,12 +154,23 @@ def rates(job: Job, shares: Mapping[int, Share]) -> tuple[float | None, float | 
 
 
 def model(job: Job) -> str:
-    """What the configuration or the command names as the model; empty if neither does."""
+    """What the configuration or the command names as the model, with its class if that is a path."""
+    found, kind = _setting(job, "model_name_or_path"), job.first.start.model
+    return f"{kind} from {found}" if kind and found.startswith(("/", ".")) else found or kind
+
+
+def data(job: Job) -> str:
+    """The data set that the configuration or the command names, or the file; empty if neither does."""
+    names = [_setting(job, name) for name in ("dataset_name", "dataset_config_name", "task_name")]
+    return " ".join(filter(None, names)) or _setting(job, "train_file").rpartition("/")[2]
+
+
+def _setting(job: Job, wanted: str) -> str:
     start = job.first.start
-    found = start.config.get("model_name_or_path")
+    found = start.config.get(wanted)
     for word, following in zip(start.command, [*start.command[1:], ""]):
         name, _, value = word.partition("=")
-        if not found and name == "--model_name_or_path":
+        if not found and name == f"--{wanted}":
             found = value or following
     return str(found or "")
 

@@ -2,6 +2,7 @@
 
 const ICONS = { finished: "✓", failed: "✕", stopped: "■", open: "…" };
 const STEPS = [0.1, 0.2, 0.5, 1, 2, 5];
+const LONG_WORD = 20;
 const SMALL = 300; // a picture that leaves room for another one next to it, in pixels
 
 const data = JSON.parse(document.getElementById("data").textContent);
@@ -28,6 +29,25 @@ function format(value) {
   return String(Number(value.toPrecision(4)));
 }
 
+// A text whose long words, such as paths, may end a line after a separator.
+function text(value) {
+  const found = document.createDocumentFragment();
+  for (const word of value.split(/(\s+)/)) {
+    const parts = word.length > LONG_WORD ? word.split(/(?<=[\/_,=:@.-])(?=[^\/])/) : [word];
+    parts.forEach((part, place) => found.append(...(place ? [make("wbr"), part] : [part])));
+  }
+  return found;
+}
+
+// Adapts what an element shows to its width: a table that is too wide becomes a list, a number in a bar disappears.
+const observer = new ResizeObserver((entries) => entries.forEach(({ target }) => target.fit()));
+
+function fitting(node, fit) {
+  node.fit = fit;
+  observer.observe(node);
+  return node;
+}
+
 // The unit in which a duration has few digits: its seconds and its name.
 function timeUnit(seconds) {
   if (seconds >= 2 * 86400) return [86400, "d"];
@@ -39,18 +59,25 @@ function timeUnit(seconds) {
 
 function table(block) {
   const right = new Set(block.right);
-  const cell = (tag, place, text, more = {}) =>
-    make(tag, { class: right.has(place) ? "right" : text.length <= 16 ? "short" : "", ...more }, text);
-  const head = make("tr", {}, ...block.columns.map((text, place) => cell("th", place, text, { scope: "col" })));
-  const rows = block.rows.map((row) => make("tr", {}, ...row.map((text, place) => cell("td", place, text))));
+  const cell = (tag, place, value, more) =>
+    make(tag, { class: right.has(place) ? "right" : value.length <= 16 ? "short" : "", ...more }, text(value));
+  const head = make("tr", {}, ...block.columns.map((name, place) => cell("th", place, name, { scope: "col" })));
+  const row = (values) => values.map((value, place) => cell("td", place, value, { "data-column": block.columns[place] }));
+  const rows = block.rows.map((values) => make("tr", {}, ...row(values)));
   const whole = make("table", block.even ? { class: "even" } : {}, make("thead", {}, head), make("tbody", {}, ...rows));
-  const settings = { class: "scroll", tabindex: "0", role: "region", "aria-label": block.title };
-  return make("div", settings, whole);
+  const holder = make("div", { class: "rows", role: "region", "aria-label": block.title || "table" }, whole);
+  return fitting(holder, () => {
+    holder.classList.remove("stacked");
+    const cells = block.even ? [...whole.querySelectorAll("th, td")] : [];
+    const wide = whole.offsetWidth > holder.clientWidth + 1 || cells.some((one) => one.scrollWidth > one.clientWidth + 1);
+    holder.classList.toggle("stacked", wide);
+  });
 }
 
 function drawTable(block) {
   const note = block.note ? make("span", { class: "soft" }, ` ${block.note}`) : null;
-  if (!block.folded) return make("div", { class: "panel" }, make("h3", {}, block.title, note), table(block));
+  const heading = block.title ? make("h3", {}, block.title, note) : null;
+  if (!block.folded) return make("div", { class: "panel" }, heading, table(block));
   const details = make("details", { class: "wide" }, make("summary", {}, block.title, note));
   details.addEventListener("toggle", () => details.append(table(block)), { once: true });
   return details;
@@ -60,7 +87,7 @@ function drawTable(block) {
 
 function drawFacts(block) {
   const rows = block.rows.map(([name, value]) =>
-    make("div", value.length > 70 ? { class: "long" } : {}, make("dt", {}, name), make("dd", {}, value)),
+    make("div", value.length > 70 ? { class: "long" } : {}, make("dt", {}, name), make("dd", {}, text(value))),
   );
   return make("div", { class: "panel" }, make("dl", { class: "facts" }, ...rows));
 }
@@ -85,8 +112,9 @@ function drawCommand(block) {
 }
 
 function drawTexts(block) {
-  const items = block.items.map((text) => make("li", {}, text));
-  return make("div", { class: `panel texts ${block.level}` }, make("h3", {}, block.title), make("ul", {}, ...items));
+  const items = block.items.map((item) => make("li", {}, text(item)));
+  const heading = block.title ? make("h3", {}, block.title) : null;
+  return make("div", { class: `panel texts ${block.level}` }, heading, make("ul", {}, ...items));
 }
 
 // Bars and the time line: a focused picture with one active item
@@ -120,7 +148,7 @@ function drawBars(block) {
     const track = make("span", { class: "track" });
     bar.values.forEach((value, part) => {
       const inside = !many && value / longest > 0.06 ? `${format(value)} s` : "";
-      const piece = make("span", { class: `part${part}`, title: `${block.parts[part]}: ${format(value)} s` }, inside);
+      const piece = make("span", { class: `part${part}`, title: `${block.parts[part]}: ${format(value)} s` }, make("b", {}, inside));
       piece.style.width = `${(100 * value) / longest}%`;
       track.append(piece);
     });
@@ -131,6 +159,9 @@ function drawBars(block) {
     return { node, text: `${bar.label}${bar.mark ? ` (${bar.mark})` : ""}: ${format(bar.total)} s: ${texts.join(", ")}` };
   });
   walkable(holder, items, readout, ["ArrowUp", "ArrowDown"]);
+  fitting(holder, () => {
+    for (const number of holder.querySelectorAll(".track b")) number.hidden = number.offsetWidth > number.parentNode.clientWidth;
+  });
   const keys = block.parts.map((part, place) => make("li", {}, make("i", { class: `part${place}` }), part));
   const note = make("span", { class: "soft" }, [block.unit, block.note].filter(Boolean).join("; "));
   const caption = make("figcaption", {}, make("h3", {}, block.title), note);
@@ -145,8 +176,9 @@ function drawStrip(block) {
     const track = make("div", { class: `lane ${lane.kind}` });
     for (const mark of lane.marks) {
       const node = make("i", { title: mark.text });
-      node.style.left = `min(${(100 * mark.at) / block.seconds}%, 100% - 3px)`;
-      node.style.width = `${(100 * mark.seconds) / block.seconds}%`;
+      const at = Math.min(1, mark.at / block.seconds);
+      node.style.left = `min(${100 * at}%, 100% - 3px)`;
+      node.style.width = `${100 * Math.min(1 - at, mark.seconds / block.seconds)}%`;
       track.append(node);
       items.push({ node, text: mark.text, at: mark.at });
     }
@@ -231,15 +263,15 @@ function header() {
     ),
   );
   const notices = data.notices.map((notice) =>
-    make("div", { class: `notice ${notice.level}` }, make("h3", {}, notice.title), ...notice.items.map((text) => make("p", {}, text))),
+    make("div", { class: `notice ${notice.level}` }, make("h3", {}, text(notice.title)), ...notice.items.map((item) => make("p", {}, text(item)))),
   );
   const icon = { class: `state ${data.state}`, "aria-hidden": "true" };
   return make(
     "header",
     {},
-    make("p", { class: "about" }, data.about),
-    make("h1", {}, ICONS[data.state] ? make("span", icon, `${ICONS[data.state]} `) : null, data.verdict),
-    tiles.length ? make("dl", { class: "tiles" }, ...tiles) : null,
+    make("p", { class: "about" }, text(data.about)),
+    make("h1", {}, ICONS[data.state] ? make("span", icon, `${ICONS[data.state]} `) : null, text(data.verdict)),
+    tiles.length ? make("dl", { class: "tiles", style: `--tiles: ${tiles.length}` }, ...tiles) : null,
     ...notices,
   );
 }

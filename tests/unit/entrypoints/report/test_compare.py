@@ -26,7 +26,7 @@ def test_two_jobs_on_one_page(tmp_path: Path) -> None:
     found = json.loads(data_of(file.read_text(encoding="utf-8")))
     blocks = {block["title"]: block for section in found["sections"] for block in section["blocks"]}
     assert found["title"] == "Comparison of one and other"
-    assert blocks["Results"]["rows"][0] == ["end", "finished", "finished"]
+    assert blocks[""]["rows"][0] == ["end", "finished", "finished"]
     assert [curve["label"] for curve in blocks["Training loss"]["curves"]] == ["one", "other"]
     assert blocks["Configuration: 1 different"]["rows"] == [["learning_rate", "5e-05", "0.0001"]]
     assert blocks["Configuration: 2 the same"]["folded"]

@@ -42,7 +42,7 @@ def test_a_good_job(tmp_path: Path) -> None:
     ]  # fmt: skip
     charts = found(of, Chart)
     assert [curve.label for curve in charts["Training loss"].curves] == ["logged", "each step"]
-    assert charts["Evaluation: accuracy"].curves[0].steps == [50, 100]
+    assert [row[0] for row in found(of, Table)[""].rows] == ["Evaluation loss", "Evaluation: accuracy"]
     assert len(charts["Step time over steps"].curves) == 4 + 1
     # Two threads that compute for 0.8 s of each step of 0.88 s.
     assert charts["CPU use"].curves[0].values[1:4] == pytest.approx([1.82] * 3, abs=0.02)
@@ -169,7 +169,7 @@ def test_a_job_that_only_evaluates(tmp_path: Path) -> None:
     of = page(tmp_path)
     assert of.verdict == "Finished in 6 s."
     assert tiles(of) == {"Duration": "6 s", "Evaluation loss": "0.25"}
-    assert list(found(of, Chart)) == ["Evaluation loss"]
+    assert found(of, Table)[""].rows == [["Evaluation loss", "0.25 at step 0"]]
 
 
 def test_a_long_reason_is_shortened_in_the_first_line_only(tmp_path: Path) -> None:
