@@ -59,7 +59,7 @@ const light = (color) => {
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 };
 for (const { parent, text } of seen) {
-  if (parent.closest("svg, .track")) continue;
+  if (parent.closest("svg, .part4")) continue;
   let back = parent;
   while (back && /rgba\(0, 0, 0, 0\)/.test(getComputedStyle(back).backgroundColor)) back = back.parentElement;
   const pair = [light(getComputedStyle(parent).color), light(getComputedStyle(back || document.body).backgroundColor)];
