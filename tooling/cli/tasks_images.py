@@ -66,9 +66,10 @@ def push(
     sign: Annotated[
         str | None, "sign the image with this cosign key: a file, or env://NAME; default: do not sign"
     ] = None,
+    unsupported: Annotated[bool, "sign an image whose Debian release gets no security updates"] = False,
 ) -> None:
     """Push the tested image under a tag that never moves, and write image.lock.json."""
-    image_push.run(registry, locks.choose_pin(pin, (), torch_source, with_), alias, output, sign)
+    image_push.run(registry, locks.choose_pin(pin, (), torch_source, with_), alias, output, sign, unsupported)
 
 
 @task(words="image")

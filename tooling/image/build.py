@@ -89,8 +89,8 @@ def build(pin: Pin, of_this_commit: bool = False) -> Image:
 
 def _find_or_build(pin: Pin, of_this_commit: bool) -> Image:
     started = time.monotonic()
-    for advisory in pin.advisories:
-        say(f"{pin.name}: warning: {advisory}")
+    for warning in pin.warnings:
+        say(f"{pin.name}: warning: {warning}")
     if pin.without_added.own and not locks.path_of(pin).is_file():
         locks.write(pin)
     if pin.added:

@@ -4,6 +4,7 @@ A push never moves a tag, except the tag PIN with --alias. It writes image.lock.
 """
 
 import hashlib
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tooling.basis.errors import UsageError
@@ -24,10 +25,13 @@ SBOM_FILE = "image.spdx.json"
 REVISION_CHARACTERS = 12
 
 
-def run(target: str, pin: Pin, alias: bool, output: str, key: str | None = None) -> None:
+def run(
+    target: str, pin: Pin, alias: bool, output: str, key: str | None = None, unsupported: bool = False
+) -> None:
     """Check, push and verify the image, then write image.lock.json and image.spdx.json to the folder `output`.
 
-    `key`: sign the image with it, and attach its provenance and its bill of materials.
+    `key`: sign the image with it, and attach its provenance and its bill of materials. `unsupported`: also if
+    Debian no longer supports its release.
     """
     if not target:
         raise UsageError("push needs --registry HOST[:PORT]/NAME")
@@ -36,6 +40,8 @@ def run(target: str, pin: Pin, alias: bool, output: str, key: str | None = None)
     check_folder(folder)
     if key is not None:
         sign.check_key(key)
+        if (ended := pin.debian.ended(datetime.now(UTC).date())) and not unsupported:
+            raise UsageError(f"--sign: {ended}; to sign it anyway, add --unsupported")
     revision = clean_revision()
     repository = Registry(api.ensure().endpoint, where)
     tag = tag_of(pin.name, revision)

@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -55,6 +56,10 @@ PYTORCH_CPU = "+cpu"
 DEFAULT_TORCH_SUFFIX = "-default-torch"
 
 
+# The oldest row on a release that Debian supports.
+OLDEST_SUPPORTED = "2.1"
+
+
 @dataclass(frozen=True)
 class DebianRelease:
     """The facts of a Debian release that an image depends on. `eol`: the end of Debian's long-term support."""
@@ -69,6 +74,15 @@ class DebianRelease:
     def python(self) -> str:
         """The version as a row has it, 3.11 for example."""
         return self.python_full.rpartition(".")[0]
+
+    def ended(self, today: date) -> str:
+        """A sentence after the end of the support; empty before it."""
+        if today <= date.fromisoformat(self.eol):
+            return ""
+        return (
+            f"Debian {self.number} has had no security updates since {self.eol}: use pin {OLDEST_SUPPORTED} or "
+            "newer, unless a model needs the old versions"
+        )
 
 
 # Source: Debian's package versions of python3 and libc6 in each release; the LTS schedule of Debian's wiki.
@@ -173,6 +187,12 @@ class Pin:
     def advisories(self) -> tuple[Advisory, ...]:
         """The advisories that apply to the versions in `packages`."""
         return tuple(advisory for advisory in self.known_advisories if advisory.applies_to(self.packages))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The end of Debian's support, and the advisories."""
+        ended = self.debian.ended(datetime.now(UTC).date())
+        return (*filter(None, [ended]), *map(str, self.advisories))
 
     @property
     def image(self) -> str:

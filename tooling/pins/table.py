@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def row(pin: Pin) -> dict[str, Any]:
         "proved_on": proof.date or None,
         "torch_source": str(proof.torch_source) if proof.command else None,
         "eol": pin.debian.eol,
-        "notes": [str(advisory) for advisory in pin.advisories],
+        "notes": list(pin.warnings),
         "advisories": [advisory.id for advisory in pin.advisories],
     }
 
@@ -70,12 +71,15 @@ def page(matrix: Matrix, rows: Sequence[dict[str, Any]]) -> Page:
     columns = [column.replace("_", " ") for column in COLUMNS]
     cells = [[str(one[column] or "–") for column in COLUMNS] for one in rows]
     counted = Counter(one["status"] for one in rows)
+    tiles = [Tile(name, str(number), "rows") for name, number in sorted(counted.items())]
+    if ended := sum(bool(pin.debian.ended(datetime.now(UTC).date())) for pin in matrix.pins.values()):
+        tiles.append(Tile("out of support", str(ended), "rows, see the notes"))
     return Page(
         title="Version matrix",
         state="",
         verdict="Version matrix",
         about=f"Default: {matrix.default}",
-        tiles=[Tile(name, str(number), "rows") for name, number in sorted(counted.items())],
+        tiles=tiles,
         sections=[
             Section("rows", "Rows", [PageTable("", columns, cells)]),
             Section("notes", "Notes", [Texts("", _notes(rows))]),

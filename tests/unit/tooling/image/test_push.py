@@ -2,7 +2,7 @@
 
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,7 @@ from tooling.basis.files import sha256_of
 from tooling.engine import api, docker
 from tooling.image import build, inspect, push, recipe, sign
 from tooling.pins import added, status
-from tooling.pins.pin import Pin
+from tooling.pins.pin import DEBIAN_RELEASES, Pin
 from tooling.wheels import locks
 
 
@@ -124,6 +124,17 @@ def test_an_empty_key_is_checked_as_any_other(
     with pytest.raises(UsageError, match="--sign is ''"):
         push.run("registry.example/stack", pushed.pin, False, str(tmp_path), "")
     assert pushed.tags == []
+
+
+def test_a_row_on_an_unsupported_debian_is_signed_only_on_request(pushed: Pushed, tmp_path: Path) -> None:
+    old = replace(pushed.pin, debian=DEBIAN_RELEASES[11])
+    with pytest.raises(
+        UsageError, match=r"Debian 11 has had no security updates .*; to sign .* add --unsupported"
+    ):
+        push.run("registry.example/stack", old, False, str(tmp_path), "my.key")
+    assert pushed.tags == []
+    push.run("registry.example/stack", old, False, str(tmp_path), "my.key", unsupported=True)
+    assert pushed.tags
 
 
 def test_a_tree_that_changes_before_the_build_is_not_pushed(pushed: Pushed, tmp_path: Path) -> None:
