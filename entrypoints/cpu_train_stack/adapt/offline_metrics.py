@@ -2,8 +2,8 @@
 
 evaluate downloads each metric's program from the hub, on every node, and runs it (huggingface/evaluate#315, #473).
 The image computes NAMES by the same definitions, and rouge and sacrebleu with their packages. If another metric
-cannot be downloaded, one line says which the image has. A folder of such a name in the working directory takes
-precedence, as in evaluate.
+cannot be downloaded, one line says which the image has. A program NAME/NAME.py or NAME.py in the working directory
+takes precedence, as in evaluate.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _hook(situation: Situation, module: Any) -> None:
 
     @functools.wraps(original)
     def load(path: str, config_name: str | None = None, *args: Any, **options: Any) -> Any:
-        if path not in NAMES or args or options.get("revision") or Path(path).exists():
+        if path not in NAMES or args or options.get("revision") or _is_program(path):
             return _load(functools.partial(original, path, config_name, *args, **options), path)
         package = PACKAGES.get(path)
         if package is not None and not packages.installed(package):
@@ -45,6 +45,11 @@ def _hook(situation: Situation, module: Any) -> None:
         return METRICS[path](config_name=config_name, **options)
 
     module.load = module.loading.load = load
+
+
+def _is_program(path: str) -> bool:
+    """Whether evaluate loads a local file. A folder without one, such as of a data set, is not a metric."""
+    return any(Path(*parts).is_file() for parts in ((path, f"{Path(path).name}.py"), (f"{path}.py",)))
 
 
 def _load(load: Callable[[], Any], path: str) -> Any:

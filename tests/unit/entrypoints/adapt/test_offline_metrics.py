@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -47,3 +48,16 @@ def test_a_metric_that_cannot_be_downloaded_is_one_line_with_those_of_the_image(
         module.load("meteor")
     with pytest.raises(FileNotFoundError):
         module.load("someone/meteor")
+
+
+def test_only_a_program_in_the_working_folder_hides_the_images_metric(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """evaluate loads NAME/NAME.py and NAME.py, and not a folder of data."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "squad").mkdir()
+    assert not offline_metrics._is_program("squad")
+    (tmp_path / "squad" / "squad.py").touch()
+    (tmp_path / "glue.py").touch()
+    assert offline_metrics._is_program("squad")
+    assert offline_metrics._is_program("glue")
