@@ -94,6 +94,7 @@ class Generate:
         inputs = tokenizer(
             self._text(tokenizer, prompt), return_tensors="pt", add_special_tokens=self._plain(tokenizer)
         )
+        inputs.pop("token_type_ids", None)  # decoders refuse it; some tokenizers return it
         longest = self._longest(model, inputs["input_ids"].shape[1])
         # A model that searches with several beams does not know its first word before its last one.
         streams = not self.as_json and (model.generation_config.num_beams or 1) == 1
