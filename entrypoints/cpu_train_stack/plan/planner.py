@@ -36,6 +36,10 @@ QUIET = "FATAL"
 _MOST_DATALOADER_WORKERS = 2
 
 
+# Where huggingface_hub keeps models, and the variables that say so.
+_CACHES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME")
+
+
 @dataclass(frozen=True)
 class RankPlan:
     """One rank's share of its node, with a reason in words for each decision.
@@ -98,6 +102,11 @@ def plan(
             f"{contract.TORCHRUN} is plain"
         )
     workers = ccl.worker_cores(placement, share, backend, users_number, user_environ, notes)
+    if absent := set(workers) - topology.online:
+        notes.warnings.append(
+            f"CCL_WORKER_AFFINITY has {format_cpu_list(absent)}, which this machine does not have: unset it, so "
+            "that the plan chooses the CPUs of oneCCL's workers"
+        )
     computing = tuple(core for core in share.cores if not set(workers) & set(core.cpus)) or tuple(share.cores)
     threads = users_number or min(share.most_threads, len(computing))
     explain_threads(users_value, threads, share, len(share.cores) - len(computing), notes)
@@ -115,6 +124,11 @@ def plan(
         chosen["TORCH_CPP_LOG_LEVEL"] = QUIET
         notes.reasons.append(
             f"TORCH_CPP_LOG_LEVEL={QUIET}: torch raises its C++ errors as exceptions, and its log repeats them"
+        )
+    if (cache := user_environ.get("TRANSFORMERS_CACHE")) and not any(map(user_environ.get, _CACHES)):
+        chosen[_CACHES[0]] = cache
+        notes.warnings.append(
+            f"TRANSFORMERS_CACHE is ignored since transformers 5: {_CACHES[0]}={cache} is set; set HF_HOME instead"
         )
     if preloads.paths:
         chosen["LD_PRELOAD"] = compose(user_environ.get("LD_PRELOAD", ""), preloads.paths)

@@ -24,7 +24,9 @@ def cores(count: int, threads: int = 1) -> tuple[Core, ...]:
 
 def host(own: tuple[Core, ...], **facts: Any) -> Topology:
     known: dict[str, Any] = {"machine": "x86_64", "model": "", "features": (), "bf16": "amx_bf16"}
-    return Topology(**{**known, "online": frozenset(), "cores": own, **facts})
+    return Topology(
+        **{**known, "online": frozenset(cpu for core in own for cpu in core.siblings), "cores": own, **facts}
+    )
 
 
 def make(

@@ -130,3 +130,10 @@ def test_invalid_worker_variables_are_refused(environ: dict[str, str]) -> None:
     name, value = next(iter(environ.items()))
     with pytest.raises(UsageError, match=f"{name} is '{value}'"):
         make(place(0, 2), cores(64), environ, IOMP, "ccl")
+
+
+def test_workers_on_cpus_that_the_machine_does_not_have_are_a_warning() -> None:
+    """The value of a guide for 32 cores."""
+    listed = "0,1,2,3,32,33,34,35"
+    made = make(place(0, 2), cores(8), {"CCL_WORKER_AFFINITY": listed}, IOMP, "ccl")
+    assert any(text.startswith("CCL_WORKER_AFFINITY has 32-35, which this machine") for text in made.warnings)

@@ -262,3 +262,16 @@ def test_the_document_has_the_documented_keys() -> None:
     assert set(wanted.split()) <= set(document)
     assert document["cores"] == [1]
     assert document["environment"].items() >= variables(where).items()
+
+
+def test_the_old_variable_of_the_models_cache_is_passed_on() -> None:
+    made = make(place(0, 1), cores(2), {"TRANSFORMERS_CACHE": "/pvc/cache"}, IOMP, "ccl")
+    assert made.environment["HF_HUB_CACHE"] == "/pvc/cache"
+    assert any("set HF_HOME instead" in text for text in made.warnings)
+    kept = make(place(0, 1), cores(2), {"TRANSFORMERS_CACHE": "/a", "HF_HOME": "/b"}, IOMP, "ccl")
+    assert "HF_HUB_CACHE" not in kept.environment
+
+
+def test_the_warning_of_too_many_threads_says_how_many_are_used() -> None:
+    made = make(place(0, 1), cores(2), {"OMP_NUM_THREADS": "24"}, IOMP, "ccl")
+    assert any("more threads than cores are slow; torch computes with 2" in text for text in made.warnings)
