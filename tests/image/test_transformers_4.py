@@ -58,6 +58,13 @@ def test_every_field_of_transformers_4_is_accepted_with_a_note_or_refused(run_in
         *([False, True], [False, ["loss", "inputs"]], "all"),
     ]
     assert seen["parsed"] == ["adamw_torch", "organization/folder", False, True, ["inputs"], True, "epoch"]
+    assert seen["subclass"] == [
+        *("epoch", False, [], True, 2),
+        *("steps", "group_by_length", 0.03),
+        *("epoch", 0),
+    ]
+    assert seen["replaced"] == ["no", 3, 100, 2, False]
+    assert seen["assigned"] == ["group_by_length", 5, 2]
     notes = re.findall(r"^adapted \(([\w-]+)\): --", done.stderr, re.MULTILINE)
     expected = "optim push-to-hub-model-id fsdp-min-num-params dispatch-batches split-batches past-index"
     assert set(expected.split()) <= set(notes)

@@ -6,6 +6,7 @@ not support it. `train` also replaces or drops flags that have no effect on CPUs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Callable
@@ -58,12 +59,17 @@ class OldFlag:
             now = f"has become the variable {self.variable}"
         return f"--{self.name} {now}: {self.why}"
 
+    @property
+    def adds(self) -> bool:
+        """Whether the replacement keeps its other values."""
+        return bool(self.key) or self.now in (None, self.name, "include_for_metrics")
+
     def resolved(self, given: Mapping[str, Any]) -> OldFlag:
         """The flag, dropped if its replacement is in `given` with a value other than 0.
 
         `--warmup_steps 0` does not count: transformers 4 then used --warmup_ratio.
         """
-        if self.now in (None, self.name, "include_for_metrics") or self.key:
+        if self.adds:
             return self
         if str(given.get(self.now)).lower() in _NOTHING:
             return self
@@ -97,6 +103,16 @@ def is_true(given: str) -> bool:
     return given.lower() not in _FALSE
 
 
+def _share(given: str) -> float:
+    try:
+        share = float(given)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise UsageError(f"--warmup_ratio {given}: expected a number from 0 to 1, the share of all steps")
+    return min(share, math.nextafter(1.0, 0.0))  # as steps, 1 is one step
+
+
 def _optimizer(given: str) -> str:
     if given.endswith("apex_fused"):
         raise UsageError(f"--optim {given} needs NVIDIA's Apex: use --optim adamw_torch")
@@ -120,8 +136,8 @@ FLAGS = (
     OldFlag("per_gpu_train_batch_size", "5.0.0", "per_device_train_batch_size", _RENAMED),
     OldFlag("per_gpu_eval_batch_size", "5.0.0", "per_device_eval_batch_size", _RENAMED),
     OldFlag(
-        "warmup_ratio", "5.15.0", "warmup_steps", "a number below 1 is the share of all steps", train_keeps=True,
-        default=0.0,
+        "warmup_ratio", "5.15.0", "warmup_steps", "a number below 1 is the share of all steps", value=_share,
+        train_keeps=True, default=0.0,
     ),
     OldFlag(
         "group_by_length", "5.0.0", "train_sampling_strategy", "grouping by length is one of its values",
@@ -209,6 +225,7 @@ FLAGS = (
         "optim", "4.50.0", "optim", "adamw_hf is now adamw_torch", value=_optimizer,
         only=("adamw_hf", "adamw_apex_fused"),
     ),
+    OldFlag("report_to", "5.0.0", "report_to", "None is now none", value=str.lower, only=("None",)),
 )  # fmt: skip
 # The flags of `train` that select the process group's backend.
 BACKENDS = frozenset({"backend", *(flag.name for flag in FLAGS if flag.in_train == "backend")})

@@ -31,7 +31,6 @@ _BASE = "TrainingArguments"
 _ACTIVE: dict[str, OldFlag] = {}
 # Old fields whose new fields have the same values.
 _RENAMED = frozenset({"evaluation_strategy", "push_to_hub_token", "push_to_hub_model_id", "torchdynamo"})
-_MODULES = ("transformers.training_args", "transformers.training_args_seq2seq")
 
 
 def _check(flag: OldFlag, situation: Situation) -> Verdict:
@@ -51,8 +50,7 @@ def _check(flag: OldFlag, situation: Situation) -> Verdict:
 def _install(flag: OldFlag, situation: Situation) -> None:
     if not _ACTIVE:
         on_import("transformers.hf_argparser", _hook_parser)(situation)
-        for module in _MODULES:
-            on_import(module, _hook_fields)(situation)
+        on_import("transformers.training_args", _hook_fields)(situation)
     _ACTIVE[flag.name] = flag
 
 
@@ -94,17 +92,24 @@ def _holds_training_arguments(parser: Any) -> bool:
 
 
 def _hook_fields(situation: Situation, module: Any) -> None:
-    """Calls of the class in the script, which no parser sees."""
-    for name in (_BASE, f"Seq2Seq{_BASE}"):
-        arguments = vars(module).get(name)
-        if arguments is None or arguments.__module__ != module.__name__:
-            continue
-        names = {item.name for item in dataclasses.fields(arguments)}
-        before_method(arguments, "__init__", functools.partial(_rewrite_call, situation, names))
-        if name == _BASE:
-            for flag in _unknown_to(names).values():
-                setattr(arguments, flag.name, _OldField(situation, flag))
-            before_method(arguments, "__post_init__", functools.partial(_replace_values, situation))
+    """Calls of the class or of a script's subclass, which no parser sees. `module`: transformers.training_args."""
+    arguments = module.TrainingArguments
+    names = {item.name for item in dataclasses.fields(arguments)}
+    hooked: set[type] = set()
+
+    def create(kind: type, *_values: object, **_options: object) -> Any:
+        # @dataclass writes an __init__ for each subclass, which does not call the one of its base.
+        for owner in kind.__mro__:
+            if "__dataclass_fields__" in vars(owner) and "__init__" in vars(owner) and owner not in hooked:
+                hooked.add(owner)
+                own = frozenset(item.name for item in dataclasses.fields(owner))
+                before_method(owner, "__init__", functools.partial(_rewrite_call, situation, own))
+        return object.__new__(kind)
+
+    arguments.__new__ = create
+    for flag in _unknown_to(names).values():
+        setattr(arguments, flag.name, _OldField(situation, flag))
+    before_method(arguments, "__post_init__", functools.partial(_replace_values, situation, names))
 
 
 class _OldField:
@@ -140,17 +145,39 @@ class _OldField:
             setattr(owner, str(self.flag.now), value)
         else:
             vars(owner)[self.flag.name] = value
+            _replace(self.situation, owner, self.flag, value)
 
 
-def _rewrite_call(situation: Situation, names: set[str], arguments: Any, values: dict[str, Any]) -> None:
+def _replace(situation: Situation, arguments: Any, flag: OldFlag, value: Any) -> None:
+    """Set what replaces an old field in arguments that exist."""
+    if value is None or value == flag.default:
+        return
+    given = {flag.name: value, **({str(flag.now): getattr(arguments, str(flag.now))} if flag.adds else {})}
+    kept, found = rewrite_fields(given, {flag.name: flag})
+    for name, now in kept.items():
+        setattr(arguments, name, now)
+    _apply(situation, found)
+
+
+def _rewrite_call(situation: Situation, names: frozenset[str], arguments: Any, values: dict[str, Any]) -> None:
     active = _unknown_to(names)
+    given = [flag for name, flag in active.items() if values.get(name) is not None]
+    if given and dataclasses.is_dataclass(arguments) and _init_names(arguments) <= set(values):
+        # dataclasses.replace passes all fields: those that an old one replaces have their values from before.
+        for flag in given:
+            if not flag.adds:
+                values.pop(str(flag.now), None)
     kept, found = rewrite_fields(values, active)
     _apply(situation, found)
-    for name in active.keys() - _RENAMED:
-        if values.get(name) is not None:
-            setattr(arguments, name, values[name])
+    for flag in given:
+        if flag.name not in _RENAMED:
+            vars(arguments)[flag.name] = values[flag.name]
     values.clear()
     values.update(kept)
+
+
+def _init_names(arguments: Any) -> set[str]:
+    return {item.name for item in dataclasses.fields(arguments) if item.init}
 
 
 def _remember_parsed(found: Iterable[Found]) -> None:
@@ -163,14 +190,24 @@ def _remember_parsed(found: Iterable[Found]) -> None:
             field.value = item.is_true if kind is bool else item.value if field.value is None else kind(item.value)
 
 
-def _replace_values(situation: Situation, arguments: Any, _options: dict[str, Any]) -> None:
-    """Before __post_init__: the values that the installed version refuses, also those of a subclass."""
+def _replace_values(situation: Situation, names: set[str], arguments: Any, _options: dict[str, Any]) -> None:
+    """Before __post_init__: the values that the installed version refuses, and old fields of a script's subclass.
+
+    `names`: the fields of transformers' own class.
+    """
+    own = {item.name for item in dataclasses.fields(arguments)} - names
+    defaults = {item.name: item.default for item in dataclasses.fields(arguments)}
     for flag in _ACTIVE.values():
-        if flag.only and str(getattr(arguments, flag.name, None)) in flag.only:
-            given = {flag.name: str(getattr(arguments, flag.name))}
-            kept, found = rewrite_fields(given, {flag.name: flag})
-            setattr(arguments, flag.name, kept.get(flag.name))
-            _apply(situation, found)
+        value = getattr(arguments, flag.name, None)
+        if flag.only:
+            if str(value) in flag.only:
+                kept, found = rewrite_fields({flag.name: str(value)}, {flag.name: flag})
+                setattr(arguments, flag.name, kept.get(flag.name))
+                _apply(situation, found)
+        elif flag.name in own and (
+            flag.now is None or flag.adds or getattr(arguments, flag.now) == defaults[flag.now]
+        ):
+            _replace(situation, arguments, flag, value)
 
 
 def _apply(situation: Situation, found: Iterable[Found]) -> None:

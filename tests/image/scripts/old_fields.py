@@ -52,6 +52,28 @@ line = (
 )
 (parsed,) = HfArgumentParser([TrainingArguments]).parse_args_into_dataclasses(line.split())
 parsed.evaluation_strategy = "epoch"
+
+
+@dataclasses.dataclass
+class Own(TrainingArguments):
+    extra: int = 1
+
+
+@dataclasses.dataclass
+class Redefined(Own):
+    """As QLoRA's script does."""
+
+    group_by_length: bool = True
+    warmup_ratio: float = 0.03
+    evaluation_strategy: str = "steps"
+
+
+own = Own("/tmp/o", evaluation_strategy="epoch", no_cuda=True, dispatch_batches=False, report_to=None, extra=2)
+redefined = Redefined("/tmp/o", report_to=[])
+overridden = Redefined("/tmp/o", report_to=[], evaluation_strategy="no", eval_strategy="epoch", warmup_ratio=0)
+changed = dataclasses.replace(own, evaluation_strategy="no", per_gpu_train_batch_size=3, warmup_ratio=1.0)
+assigned = TrainingArguments("/tmp/o", report_to=[])
+assigned.group_by_length, assigned.warmup_ratio, assigned.per_gpu_train_batch_size = True, 0.5, 2
 print(
     json.dumps(
         {
@@ -67,6 +89,18 @@ print(
                 *(parsed.optim.value, parsed.hub_model_id, parsed.accelerator_config.dispatch_batches),
                 *(parsed.accelerator_config.split_batches, parsed.include_for_metrics, parsed.tpu_metrics_debug),
                 parsed.eval_strategy,
+            ],
+            "subclass": [
+                *(own.eval_strategy, own.accelerator_config.dispatch_batches, own.report_to, own.no_cuda, own.extra),
+                *(redefined.eval_strategy, redefined.train_sampling_strategy, redefined.warmup_steps),
+                *(overridden.eval_strategy, overridden.warmup_steps),
+            ],
+            "replaced": [
+                *(changed.eval_strategy, changed.train_batch_size, changed.get_warmup_steps(100), changed.extra),
+                changed.accelerator_config.dispatch_batches,
+            ],
+            "assigned": [
+                *(assigned.train_sampling_strategy, assigned.get_warmup_steps(10), assigned.train_batch_size)
             ],
         }
     ),
