@@ -9,6 +9,9 @@ script's own mean, the router's loss of a mixture of experts, the regularization
 A loss is sum / count + rest. Here the loss gets the count of one rank and step on average, which is the count
 divided by ranks x steps. Trainer does not multiply by the ranks, and always divides by the steps. The sum's share
 remains the same, and the rest becomes a mean, no matter which code computes them.
+
+A `training_step` of the script's own may be a copy of an older Trainer's. Before 4.46, accelerate's backward divided
+by the steps. Later copies read `model_accepts_loss_kwargs`, as Trainer does.
 """
 
 from __future__ import annotations
@@ -29,11 +32,15 @@ _OVER_RANKS = "average_tokens_across_devices"
 _RANKS = frozenset({"num_processes", "world_size", "get_world_size"})
 _STEPS = frozenset({"gradient_accumulation_steps", "current_gradient_accumulation_steps"})
 # What this adaptation replaces in Trainer's own code: a later release may decide otherwise.
-_READ = {"training_step": {"model_accepts_loss_kwargs", "compute_loss_func"}, "compute_loss": {_OVER_RANKS}}
+_ACCEPTS = "model_accepts_loss_kwargs"
+_READ = {"training_step": {_ACCEPTS, "compute_loss_func"}, "compute_loss": {_OVER_RANKS}}
 _LAST_SEEN = "5.24.0"
 _AS_IT_IS = (
     "Trainer does not divide it by the accumulation steps; if it has to, set loss_is_scaled_for_ga = False in the "
     "trainer"
+)
+_AS_ITS_OWN = (
+    f"does not read {_ACCEPTS}, so it may scale the loss itself: nothing else divides by the accumulation steps"
 )
 _TIMES_RANKS = (
     f"Trainer multiplies what it computes of it by {{ranks}} ranks; if it must not, pass {_OVER_RANKS}=False to "
@@ -51,6 +58,7 @@ class _Scale:
         self._refuses_count = False
         self._steps: int | None = None
         self._replaced: Any = None
+        self._loss: Any = None
         self._wrap()
 
     def _wrap(self) -> None:
@@ -81,6 +89,7 @@ class _Scale:
         if self._steps is not None:  # so that Trainer divides by the steps; `step` restores them
             trainer.model_accepts_loss_kwargs = False
             trainer.compute_loss_func = None
+        self._loss = (loss[0] if isinstance(loss, tuple) else loss).detach()
         return loss
 
     def _accepted(self, own: Any, model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
@@ -105,7 +114,7 @@ class _Scale:
         self._wrap()
         divides_already = not trainer.model_accepts_loss_kwargs and trainer.compute_loss_func is None
         is_scaled = getattr(trainer, "loss_is_scaled_for_ga", None) is True  # the script has decided
-        steps = getattr(trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps)
+        steps = self._number_of_steps()
         if divides_already or is_scaled or (steps > 1 and self._is_own(_STEPS, _AS_IT_IS)):
             yield
             return
@@ -116,6 +125,38 @@ class _Scale:
                 yield
         finally:
             self._steps = None
+
+    def own_step(self, name: str, function: Any) -> contextlib.AbstractContextManager[None]:
+        """While the script's own `training_step` runs. `name`: of the method."""
+        trainer, read = self._trainer, _names(function)
+        steps = self._number_of_steps()
+        if _ACCEPTS in read:
+            return self.step()
+        if steps == 1 or "training_step" in read or getattr(trainer, "loss_is_scaled_for_ga", None) is True:
+            return contextlib.nullcontext()  # "training_step": it calls the one of its base
+        parameters = inspect.signature(function).parameters.values()
+        if any(one.name == _ITEMS or one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL) for one in parameters):
+            self._report(f"{name} {_AS_ITS_OWN}")
+            return contextlib.nullcontext()
+        if self._is_own(_STEPS, _AS_IT_IS.format(steps=steps)):
+            return contextlib.nullcontext()
+        self._wrap()
+        accelerator = trainer.accelerator
+        own = accelerator.backward
+
+        def backward(loss: Any, *arguments: Any, **options: Any) -> None:
+            last = self._loss
+            is_divided = last is not None and bool((loss.detach() * steps).isclose(last).all())
+            if not is_divided:
+                self._report(f"{name} is older than transformers 4.46: backward divides by accumulation steps")
+            own(loss if is_divided else loss / steps, *arguments, **options)
+
+        return _attributes(accelerator, {"backward": backward})
+
+    def _number_of_steps(self) -> int:
+        trainer = self._trainer
+        steps = getattr(trainer, "current_gradient_accumulation_steps", trainer.args.gradient_accumulation_steps)
+        return int(steps)
 
     def _ranks(self, count: Any) -> int:
         """By how many ranks Trainer multiplies a loss, 1 if the script does so itself."""
@@ -194,6 +235,19 @@ def _count_as_the_inner_model(trainer: Any) -> None:
         trainer._loss_shifts_labels = LOSS_MAPPING.get(getattr(inner, "loss_type", None)) is ForCausalLMLoss
 
 
+def _in_own_step(name: str, function: Any, attribute: str) -> Any:
+    """The script's `training_step`, inside the scale that the trainer has in `attribute`."""
+
+    @functools.wraps(function)
+    def training_step(self: Any, *arguments: Any, **options: Any) -> Any:
+        scale = getattr(self, attribute, None)
+        with contextlib.nullcontext() if scale is None else scale.own_step(name, function):
+            return function(self, *arguments, **options)
+
+    setattr(training_step, attribute, True)
+    return training_step
+
+
 def _hook(situation: Situation, module: Any) -> None:
     trainer = module.Trainer
     if missing := {name for name, read in _READ.items() if not read <= _names(getattr(trainer, name))}:
@@ -204,6 +258,10 @@ def _hook(situation: Situation, module: Any) -> None:
 
     def install(new: Any) -> None:
         setattr(new, attribute, _Scale(new, situation))
+        for owner in type(new).__mro__[: type(new).__mro__.index(trainer)]:
+            own = vars(owner).get("training_step")
+            if inspect.isfunction(own) and not hasattr(own, attribute):
+                owner.training_step = _in_own_step(f"{owner.__name__}.training_step", own, attribute)
         _count_as_the_inner_model(new)
 
     @functools.wraps(original)

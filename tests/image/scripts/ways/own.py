@@ -160,6 +160,40 @@ class OwnStep(Trainer):
         return loss.detach()
 
 
+class OldStep(Trainer):
+    """As in transformers 4.28 to 4.45, whose accelerator.backward divided by the accumulation steps."""
+
+    def training_step(self, model: Any, inputs: Any) -> Any:
+        model.train()
+        inputs = self._prepare_inputs(inputs)
+        with self.compute_loss_context_manager():
+            loss = self.compute_loss(model, inputs)
+        self.accelerator.backward(loss)
+        return loss.detach() / self.args.gradient_accumulation_steps
+
+
+class DividedStep(Trainer):
+    """As in transformers before 4.28."""
+
+    def training_step(self, model: Any, inputs: Any) -> Any:
+        loss = self.compute_loss(model, self._prepare_inputs(inputs)) / self.args.gradient_accumulation_steps
+        self.accelerator.backward(loss)
+        return loss.detach()
+
+
+class CopiedStep(Trainer):
+    """As in transformers 4.46 and newer."""
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+        model.train()
+        inputs = self._prepare_inputs(inputs)
+        loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+        if not self.model_accepts_loss_kwargs and self.compute_loss_func is None:
+            loss = loss / self.args.gradient_accumulation_steps
+        self.accelerator.backward(loss)
+        return loss.detach()
+
+
 class Replaced(Trainer):
     """The method is replaced in the object."""
 
@@ -211,6 +245,9 @@ WAYS = {
     "a copy of Trainer's method": Way(trainer(llama, SHARES, OwnCopy)),
     "loss_is_scaled_for_ga": Way(trainer(llama, TEXTS, OwnDecision)),
     "own training_step": Way(trainer(bert, CLASSES, OwnStep), accumulates=False),
+    "training_step of transformers 4.45": Way(trainer(llama, TEXTS, OldStep)),
+    "training_step of transformers 4.27": Way(trainer(bert, CLASSES, DividedStep)),
+    "training_step of transformers 4.57": Way(trainer(bert, CLASSES, CopiedStep)),
     "a method replaced in the object": Way(trainer(llama, TEXTS, Replaced)),
     "average_tokens_across_devices=False": Way(trainer(llama, TEXTS), {"average_tokens_across_devices": False}),
     "compute_loss_func, a mean": Way(trainer(llama, TEXTS, compute_loss_func=ignores)),
