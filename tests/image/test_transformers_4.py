@@ -35,6 +35,7 @@ def test_a_trainer_and_a_callback_of_transformers_4_train_on_two_ranks(run_in_im
         }
         assert rank["loss"] < 0.8  # neither times the ranks nor times the accumulation steps
         assert rank["checkpoints"] == ["checkpoint-2"]
+        assert rank["rows"] == 16
         assert rank["same"]
         assert rank["parameters"]
         assert rank["rates"]

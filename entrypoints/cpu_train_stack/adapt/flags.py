@@ -62,14 +62,14 @@ class OldFlag:
     @property
     def adds(self) -> bool:
         """Whether the replacement keeps its other values."""
-        return bool(self.key) or self.now in (None, self.name, "include_for_metrics")
+        return bool(self.key) or self.now in (self.name, "include_for_metrics")
 
     def resolved(self, given: Mapping[str, Any]) -> OldFlag:
         """The flag, dropped if its replacement is in `given` with a value other than 0.
 
         `--warmup_steps 0` does not count: transformers 4 then used --warmup_ratio.
         """
-        if self.adds:
+        if self.now is None or self.adds:
             return self
         if str(given.get(self.now)).lower() in _NOTHING:
             return self

@@ -10,8 +10,8 @@ A loss is sum / count + rest. Here the loss gets the count of one rank and step 
 divided by ranks x steps. Trainer does not multiply by the ranks, and always divides by the steps. The sum's share
 remains the same, and the rest becomes a mean, no matter which code computes them.
 
-A `training_step` of the script's own may be a copy of an older Trainer's. Before 4.46, accelerate's backward divided
-by the steps. Later copies read `model_accepts_loss_kwargs`, as Trainer does.
+A `training_step` of the script's own may be a copy of an older Trainer's. Before 4.46, accelerate's backward
+divided by the steps. Later copies read `model_accepts_loss_kwargs`, as Trainer does.
 """
 
 from __future__ import annotations
@@ -258,7 +258,8 @@ def _hook(situation: Situation, module: Any) -> None:
 
     def install(new: Any) -> None:
         setattr(new, attribute, _Scale(new, situation))
-        for owner in type(new).__mro__[: type(new).__mro__.index(trainer)]:
+        owners: list[Any] = list(type(new).__mro__[: type(new).__mro__.index(trainer)])
+        for owner in owners:
             own = vars(owner).get("training_step")
             if inspect.isfunction(own) and not hasattr(own, attribute):
                 owner.training_step = _in_own_step(f"{owner.__name__}.training_step", own, attribute)

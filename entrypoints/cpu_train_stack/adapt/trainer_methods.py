@@ -4,6 +4,7 @@ Trainer calls its own methods with arguments that older releases did not have: `
 since 4.16, `compute_loss` and `training_step` get num_items_in_batch since 4.46, `log` start_time since 4.47, and
 `_get_train_sampler` the rows since 4.51. A method of the script that overrides one of them gets only the arguments
 that it accepts. The signatures of the installed Trainer decide, so that no list of methods can be out of date.
+Calls of Trainer's methods with the arguments of older releases are changed as OLD_CALLS says.
 """
 
 from __future__ import annotations
@@ -20,6 +21,16 @@ _NAME = "trainer-methods"
 _ITEMS = "num_items_in_batch"
 _LIBRARIES = ("transformers.", contract.MODULES)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+# Arguments that older releases had, in their order: a script may call the method with them, also by super(). What
+# they lack, `grad_norm` and `start_time`, may be None.
+OLD_CALLS = {
+    "_maybe_log_save_evaluate": (
+        ("tr_loss", "model", "trial", "epoch", "ignore_keys_for_eval"),
+        ("tr_loss", "grad_norm", "model", "trial", "epoch", "ignore_keys_for_eval"),
+    ),
+    "_save_checkpoint": (("model", "trial", "metrics"),),
+    "train": (("resume_from_checkpoint", "trial", "ignore_keys_for_eval", "model_path"),),
+}
 _CHECK = since("transformers", "4.46.0", "if a subclass of Trainer overrides a method", "its signatures are older")
 
 
@@ -56,6 +67,38 @@ def accepted(
 def _accepts_all(own: inspect.Signature, base: inspect.Signature) -> bool:
     names = [name for name, parameter in base.parameters.items() if parameter.kind in _POSITIONAL]
     return _fits(own, names, {}) and _fits(own, names[:1], dict.fromkeys(names[1:]))
+
+
+def renamed_call(base: inspect.Signature, old: tuple[str, ...], args: Any, options: Any) -> dict[str, Any] | None:
+    """The arguments of a call with an old signature, by the names of `base`, without self. None if it is none."""
+    if len(args) > len(old) or not {*options} <= {*old[len(args) :]}:
+        return None
+    given = {**dict(zip(old, args)), **options}
+    if given.get("model_path") is not None:  # until 3.2; then deprecated, until 5.0
+        given.setdefault("resume_from_checkpoint", given["model_path"])
+    parameters = list(base.parameters.values())[1:]
+    needed = {one.name: None for one in parameters if one.default is one.empty and one.kind in _POSITIONAL}
+    known = {one.name for one in parameters}
+    return {**needed, **{name: value for name, value in given.items() if name in known}}
+
+
+def _accept_old_calls(situation: Situation, owner: Any, name: str) -> None:
+    original = getattr(owner, name, None)
+    if original is None:
+        return
+    base = inspect.signature(original)
+
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        if not _fits(base, (self, *args), options):
+            found = (renamed_call(base, old, args, options) for old in OLD_CALLS[name])
+            given = next((one for one in found if one is not None), None)
+            if given is not None:
+                situation.report(_NAME, f"Trainer.{name} is called with the arguments of an older transformers")
+                return original(self, **given)
+        return original(self, *args, **options)
+
+    setattr(owner, name, call)
 
 
 def _fits(signature: inspect.Signature, args: Any, options: Any) -> bool:
@@ -151,6 +194,8 @@ def own_functions(owner: Any) -> Iterator[tuple[str, Any]]:
 def _hook_methods(situation: Situation, module: Any) -> None:
     if not _CHECK(situation).applies:
         return
+    for name in OLD_CALLS:
+        _accept_old_calls(situation, module.Trainer, name)
     overrides = _Overrides(situation, module.Trainer)
     for name in ("__init__", "train"):
         before_method(module.Trainer, name, overrides.fit)

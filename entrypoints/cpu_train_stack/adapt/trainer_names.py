@@ -18,6 +18,11 @@ from cpu_train_stack.cli.import_hooks import after_import
 _TOKENIZER, _NAMES = "trainer-tokenizer", "trainer-names"
 _TRAINER, _SEQ2SEQ = "transformers.trainer", "transformers.trainer_seq2seq"
 _NEW, _OLD = "processing_class", "tokenizer"
+# The places of Trainer's arguments before 4.46, without compute_loss_func and optimizer_cls_and_kwargs.
+_PLACES = (
+    *("model", "args", "data_collator", "train_dataset", "eval_dataset", _OLD, "model_init", "compute_metrics"),
+    *("callbacks", "optimizers", "preprocess_logits_for_metrics"),
+)
 
 
 def rename_tokenizer(trainer: str, situation: Situation, module: Any) -> None:
@@ -32,6 +37,24 @@ def rename_tokenizer(trainer: str, situation: Situation, module: Any) -> None:
 
     if _OLD not in names and _NEW in names:
         before_method(owner, "__init__", rename)
+        _accept_old_places(owner, trainer, situation)
+
+
+def _accept_old_places(owner: Any, trainer: str, situation: Situation) -> None:
+    original = owner.__init__
+
+    @functools.wraps(original)
+    def create(self: Any, *args: Any, **options: Any) -> None:
+        # Callbacks are a list, and two optimizers a tuple: at their old places, there is now another argument.
+        if len(args) > 8 and (isinstance(args[8], list) or any(isinstance(one, tuple) for one in args[9:10])):
+            situation.report(
+                _TOKENIZER, f"{trainer}(...) has the places of its arguments before transformers 4.46"
+            )
+            options.update(zip(_PLACES[5:], args[5:]))
+            args = args[:5]
+        original(self, *args, **options)
+
+    owner.__init__ = create
 
 
 def add_tokenizer(situation: Situation, owner: Any, name: str) -> None:

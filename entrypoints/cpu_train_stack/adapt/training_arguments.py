@@ -152,7 +152,7 @@ def _replace(situation: Situation, arguments: Any, flag: OldFlag, value: Any) ->
     """Set what replaces an old field in arguments that exist."""
     if value is None or value == flag.default:
         return
-    given = {flag.name: value, **({str(flag.now): getattr(arguments, str(flag.now))} if flag.adds else {})}
+    given = {flag.name: value, **({flag.now: getattr(arguments, flag.now)} if flag.now and flag.adds else {})}
     kept, found = rewrite_fields(given, {flag.name: flag})
     for name, now in kept.items():
         setattr(arguments, name, now)

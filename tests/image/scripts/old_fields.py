@@ -68,10 +68,12 @@ class Redefined(Own):
     evaluation_strategy: str = "steps"
 
 
-own = Own("/tmp/o", evaluation_strategy="epoch", no_cuda=True, dispatch_batches=False, report_to=None, extra=2)
+create: Any = Own
+own = create("/tmp/o", evaluation_strategy="epoch", no_cuda=True, dispatch_batches=False, report_to=None, extra=2)
 redefined = Redefined("/tmp/o", report_to=[])
 overridden = Redefined("/tmp/o", report_to=[], evaluation_strategy="no", eval_strategy="epoch", warmup_ratio=0)
-changed = dataclasses.replace(own, evaluation_strategy="no", per_gpu_train_batch_size=3, warmup_ratio=1.0)
+old: dict[str, Any] = {"evaluation_strategy": "no", "per_gpu_train_batch_size": 3, "warmup_ratio": 1.0}
+changed = dataclasses.replace(own, **old)
 assigned = TrainingArguments("/tmp/o", report_to=[])
 assigned.group_by_length, assigned.warmup_ratio, assigned.per_gpu_train_batch_size = True, 0.5, 2
 print(
@@ -91,7 +93,8 @@ print(
                 parsed.eval_strategy,
             ],
             "subclass": [
-                *(own.eval_strategy, own.accelerator_config.dispatch_batches, own.report_to, own.no_cuda, own.extra),
+                *(own.eval_strategy, own.accelerator_config.dispatch_batches, own.report_to),
+                *(own.no_cuda, own.extra),
                 *(redefined.eval_strategy, redefined.train_sampling_strategy, redefined.warmup_steps),
                 *(overridden.eval_strategy, overridden.warmup_steps),
             ],

@@ -74,7 +74,7 @@ class Old(WithGather, Trainer):
 
     @counted
     def _save_checkpoint(self, model, trial, metrics=None):
-        super()._save_checkpoint(model, trial)
+        super()._save_checkpoint(model, trial, metrics=metrics)
 
     @counted
     def _maybe_log_save_evaluate(self, tr_loss, model, trial, epoch, ignore_keys_for_eval):
@@ -82,6 +82,15 @@ class Old(WithGather, Trainer):
         if self.state.global_step % 2 == 0:
             self.log({"loss": tr_loss.item() / 2})
             self._save_checkpoint(model, trial, metrics=None)
+        super()._maybe_log_save_evaluate(tr_loss, model, trial, epoch, ignore_keys_for_eval)
+
+    def __init__(
+        self, model, args, collator, train, evaluation, tokenizer, init=None, metrics=None, callbacks=None,
+        optimizers=(None, None), preprocess=None,
+    ):  # fmt: skip
+        super().__init__(
+            model, args, collator, train, evaluation, tokenizer, init, metrics, callbacks, optimizers, preprocess
+        )
 
     @staticmethod
     def get_optimizer_cls_and_kwargs(args):
@@ -118,11 +127,11 @@ args = TrainingArguments(
     save_total_limit=1,
 )
 trainer = Old(
-    BertForSequenceClassification(BertConfig(**sizes)), args, tokenizer=tokenizer, train_dataset=rows,
-    eval_dataset=rows, callbacks=[Callback],
+    BertForSequenceClassification(BertConfig(**sizes)), args, None, rows, rows, tokenizer, callbacks=[Callback],
+    metrics=lambda prediction: {"rows": len(prediction.label_ids)},
 )  # fmt: skip
-trainer.train()
-trainer.evaluate()
+trainer.train(model_path=None)
+metrics = trainer.evaluate()
 gathered = trainer._nested_gather(torch.tensor([args.local_rank]))
 print(
     json.dumps(
@@ -130,6 +139,7 @@ print(
             "rank": int(os.environ["RANK"]),
             "local_rank": args.local_rank,
             "calls": calls,
+            "rows": metrics["eval_rows"],
             "loss": round(trainer.state.log_history[0]["loss"], 4),
             "same": trainer.tokenizer is tokenizer and trainer.processing_class is tokenizer,
             "gathered": gathered.tolist(),
