@@ -87,7 +87,8 @@ def test_warmup_steps_of_zero_leave_the_warmup_to_its_ratio_as_in_transformers_4
 
 
 def test_no_replacement_is_an_old_flag() -> None:
-    assert not {flag.now for flag in flags.FLAGS} & set(FLAGS) - {"optim", "report_to"}  # some of whose values are old
+    some_values = {"optim", "report_to"}
+    assert not {flag.now for flag in flags.FLAGS} & set(FLAGS) - some_values
 
 
 def test_a_hook_runs_when_the_module_is_imported_and_not_when_its_spec_is_found(
