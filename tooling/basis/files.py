@@ -63,7 +63,8 @@ def locked(path: Path, waiting: Callable[[], None] | None) -> Iterator[None]:
     If another process holds the lock, call `waiting` and wait. Without `waiting`, raise LockedError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
+    # In a folder that others can write to, such as /run/lock, the file may be a link: never change what it names.
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,5 +1,6 @@
 """A cluster's description, and its Compose document. Pure functions."""
 
+import grp
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -58,6 +59,11 @@ def check_launcher(launcher: str) -> None:
     """Check the name of a launcher. Raises UsageError."""
     if launcher not in LAUNCHERS:
         raise UsageError(f"--launcher is {launcher!r}, expected {' or '.join(LAUNCHERS)}")
+
+
+_LIKE_ROOT = frozenset(
+    ("root", "disk", "docker", "incus-admin", "kmem", "libvirt", "lxd", "podman", "shadow", "sudo", "wheel")
+)
 
 
 def check_memory(memory: str | None) -> None:
@@ -236,8 +242,19 @@ def container_user() -> tuple[int, int]:
 
 
 def container_groups() -> list[str]:
-    """The caller's other groups, so that the nodes can read what the caller can read. For root, none."""
-    return [] if os.geteuid() == 0 else [str(gid) for gid in sorted({*os.getgroups()} - {os.getegid()})]
+    """The caller's other groups, so that the nodes can read what the caller can read. For root, none.
+
+    None of the groups whose members are as powerful as root, for which a mounted socket or device would be enough.
+    """
+    groups = {} if os.geteuid() == 0 else {gid: name_of(gid) for gid in {*os.getgroups()} - {os.getegid()}}
+    return [str(gid) for gid, name in sorted(groups.items()) if name not in _LIKE_ROOT]
+
+
+def name_of(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:  # of a directory service, or none
+        return ""
 
 
 def _key_volumes(keys: Path, service: str) -> list[dict[str, Any]]:

@@ -127,6 +127,8 @@ def adapt(service: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]
     # What podman reports about cpusets and limits is what root has.
     if "cpuset" in service and not (info.get("CPUSet") and not (is_podman and rootless)):
         result["affinity"] = result.pop("cpuset")
+    if not info.get("PidsLimit") or (is_podman and rootless and str(info.get("CgroupVersion")) == "1"):
+        result.pop("pids_limit", None)
     limits = info.get("MemoryLimit") and not (is_podman and rootless and str(info.get("CgroupVersion")) == "1")
     if "mem_limit" in service and not limits:
         raise UsageError(
@@ -152,6 +154,7 @@ def _create(client: DockerClient, project: str, name: str, service: Mapping[str,
         network_mode=network,
         shm_size=service.get("shm_size"),
         mem_limit=service.get("mem_limit"),
+        pids_limit=service.get("pids_limit"),
         memswap_limit=service.get("memswap_limit"),
         cpu_period=service.get("cpu_period"),
         cpu_quota=service.get("cpu_quota"),

@@ -9,7 +9,7 @@ from tooling.basis.errors import UsageError
 # mpirun's nodes start at the same time as its launcher, within a second or two.
 MPI_START_SECONDS = 60
 # Set by the launcher, as are those that begin with PET_.
-_RESERVED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+RESERVED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 # Where the ranks meet. srun sets neither.
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -23,7 +23,7 @@ def assignment(flag: str, text: str, reserved: Sequence[str] = MEETING) -> tuple
     name, equals, value = text.partition("=")
     if not equals:
         raise UsageError(f"{flag} {text!r}: expected NAME=VALUE")
-    if name in (*_RESERVED, *reserved) or name.startswith("PET_"):
+    if name in (*RESERVED, *reserved) or name.startswith("PET_"):
         raise UsageError(f"{flag} {name}: the launcher sets this variable: remove it")
     if name == contract.RANKS_PER_NODE:
         raise UsageError(f"{flag} {name}: use --ranks-per-node")

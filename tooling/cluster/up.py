@@ -209,6 +209,8 @@ def variables(words: Sequence[str]) -> dict[str, str | None]:
 def _check_variable(word: str) -> None:
     if not launchers.VARIABLE.fullmatch(word.partition("=")[0]):
         raise UsageError(f"--env {word!r}: expected NAME=VALUE, or NAME to pass your own value")
+    if (name := word.partition("=")[0]) in (*launchers.RESERVED, *launchers.MEETING):
+        raise UsageError(f"--env {name}: the launcher sets this variable: leave it out")
 
 
 def check_set(names: Sequence[str], environ: Mapping[str, str]) -> None:

@@ -238,6 +238,7 @@ def _create(
     argv += [
         "--security-opt=no-new-privileges:true",
         docker.UNLABELLED,
+        "--pids-limit=65536",
         f"--stop-timeout={STOP_SECONDS}",
         "--restart=no",
     ]

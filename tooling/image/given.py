@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import tarfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,7 @@ ImageOption = Annotated[
 _SILENCE_SECONDS = 600
 # What reading an archive raises if the archive is damaged, or is none.
 _DAMAGED = (OSError, EOFError, KeyError, TypeError, ValueError, tarfile.TarError, zlib.error)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]*")
 _CHUNK = 1 << 20
 _SUFFIXES = (".tar", ".tar.gz", ".tar.xz", ".tgz")
 
@@ -41,7 +43,11 @@ def name(image: str) -> str:
 
     An engine that keeps images in containerd uses another ID, which `fetch` finds.
     """
-    return _ids(Path(image))[0] if _is_file(image) else image
+    if _is_file(image):
+        return _ids(Path(image))[0]
+    if not _NAME.fullmatch(image):  # the name gets into command lines, and into Compose's files
+        raise UsageError(f"--image is {image!r}, expected ./FILE, or the name of an image")
+    return image
 
 
 def fetch(image: str, engine: Engine) -> Image:

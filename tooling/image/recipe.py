@@ -6,6 +6,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import tomllib
@@ -188,8 +189,8 @@ def revision() -> tuple[str, str, str]:
     commit = git("rev-parse", "HEAD")
     if commit and git("status", "--porcelain", "--untracked-files=all") != "":  # None: git status failed
         commit += DIRTY
-    # An origin URL may contain a token: keep only what follows the last @.
-    origin = (git("config", "--get", "remote.origin.url") or "").rpartition("@")[2]
+    # An origin URL may contain a token: keep only what follows the last @, without the query.
+    origin = re.split(r"[?#]", (git("config", "--get", "remote.origin.url") or "").rpartition("@")[2])[0]
     return commit or "unknown", git("log", "-1", "--format=%cI") or "unknown", origin or "unknown"
 
 

@@ -24,9 +24,15 @@ PACKAGES = ("torch", "transformers", "accelerate", "peft", "datasets", packages.
 _AGENT_FILE = "TORCHELASTIC_ERROR_FILE"
 _AGENT_FOLDER = re.compile(r"(.+)/attempt_\d+/")
 # A flag or a key whose value is not recorded.
-_SECRET = re.compile(r"token$|secret|password|passwd|api_?key|credential", re.IGNORECASE)
-# Of an address: user name with password, and the query or fragment, which may be a signature.
-_USER = re.compile(r"(?<=://)[^\s/]*@")
+_SECRET = re.compile(
+    r"token$|secret|passw|passphrase|credential|bearer|authorization|(^|[_-])(auth|pat|pwd)$"
+    r"|(api|access|private|wandb|account|signing|encryption|ssh)[_-]?key",
+    re.IGNORECASE,
+)
+# In a header that is one argument.
+_HEADER = re.compile(r"((?:authorization\s*:|\bbearer\s)\s*)\S.*", re.IGNORECASE)
+# Of an address: user name with password, which may have a slash. The query or fragment, which may be a signature.
+_USER = re.compile(r"(?<=://)(?:[^\s/]*|[^\s/:@]+:[^\s@]*)@")
 _QUERY = re.compile(r"([?#])[^\s'\"]+")
 # The fields of a plan that Start has too.
 _PLACE = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "launcher", "backend", "bf16")
@@ -99,5 +105,6 @@ def without_secrets(command: Sequence[str]) -> list[str]:
 
 def without_credentials(text: str) -> str:
     """Text without the user name, the password and the query of the addresses in it."""
+    text = _HEADER.sub(rf"\1{_HIDDEN}", text)
     before, scheme, after = _USER.sub(f"{_HIDDEN}@", text).partition("://")
     return before + scheme + _QUERY.sub(rf"\1{_HIDDEN}", after)  # a path may contain spaces

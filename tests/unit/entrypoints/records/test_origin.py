@@ -23,6 +23,17 @@ from cpu_train_stack.records import origin, record
         ("train --tokenizer_name a --max_tokens 3", "train --tokenizer_name a --max_tokens 3"),
         ("run secret.py token", "run secret.py token"),
         (
+            "run x.py --auth a --pat=b",
+            "run x.py --auth <hidden> --pat=<hidden>",
+        ),
+        (
+            "run x.py --passphrase a --wandb_key b --private_key=c",
+            "run x.py --passphrase <hidden> --wandb_key <hidden> --private_key=<hidden>",
+        ),
+        ("run x.py --bearer a --aws_access_key_id b", "run x.py --bearer <hidden> --aws_access_key_id <hidden>"),
+        ("run x.py --db mysql://u:a/b@h/c", "run x.py --db mysql://<hidden>@h/c"),
+        ("run x.py --path=a --author b --label_key=c", "run x.py --path=a --author b --label_key=c"),
+        (
             "train --train_file https://me:a@b@host/x.csv?sig=abc&a=b --validation_file=s3://bucket/*.csv",
             "train --train_file https://<hidden>@host/x.csv?<hidden> --validation_file=s3://bucket/*.csv",
         ),
@@ -40,8 +51,10 @@ def test_secrets_are_not_recorded(command: str, shown: str) -> None:
         ("cannot read 'https://me@host/x.csv#abc'", "cannot read 'https://<hidden>@host/x.csv#<hidden>'"),
         ("s3://bucket/rows/*.csv", "s3://bucket/rows/*.csv"),
         ("rows/part-?.csv", "rows/part-?.csv"),
+        ("Authorization: Bearer abc", "Authorization: <hidden>"),
+        ("https://host/a@b.csv", "https://host/a@b.csv"),
     ],
-    ids=["space", "quotes", "no secret", "no address"],
+    ids=["space", "quotes", "no secret", "no address", "header", "at in a path"],
 )
 def test_addresses_are_shown_without_secrets(text: str, shown: str) -> None:
     assert origin.without_credentials(text) == shown

@@ -106,3 +106,13 @@ def test_a_lock_is_held_until_its_process_ends(tmp_path: Path) -> None:
     finally:
         holder.kill()
         holder.wait()
+
+
+def test_a_lock_that_is_a_link_is_refused_and_no_file_is_emptied(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("of another user")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    with pytest.raises(OSError, match="symbolic links"), locked(tmp_path / "link", None):
+        pass
+    with locked(tmp_path / "file", None):
+        pass
+    assert (tmp_path / "file").read_text() == "of another user"

@@ -51,6 +51,6 @@ def test_containers_and_networks_of_a_cluster_are_labelled() -> None:
 
 def test_a_job_on_hosts_sees_only_containers_of_its_checkout() -> None:
     label = f"label=cpu-train-stack.checkout={identity.IDENTITY}"
-    assert f"--filter {label}" in commands.present_jobs("one")
+    assert f"--filter={label}" in commands.present_jobs("one")
     places = [placeholder(index, None) for index in range(3)]
     assert f"--{label}" in commands.create(job(), 0, places)

@@ -15,6 +15,7 @@ from invoke.exceptions import Exit
 from tooling.basis.errors import UsageError
 from tooling.bench import attention, collectives, launch, measure, output, scaling
 from tooling.bench.measure import Container
+from tooling.cluster import compose
 from tooling.cluster import run as cluster
 from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.run import Outcome
@@ -56,7 +57,8 @@ def test_a_container_reads_what_the_caller_can_read(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     monkeypatch.setattr(os, "getegid", lambda: 0 if uid == 0 else 100)
-    monkeypatch.setattr(os, "getgroups", lambda: [999, 100, 4])
+    monkeypatch.setattr(os, "getgroups", lambda: [999, 100, 4, 27])
+    monkeypatch.setattr(compose, "name_of", {27: "sudo"}.get)
     monkeypatch.setattr(
         measure, "connect", lambda _endpoint: SimpleNamespace(info=lambda: info, close=lambda: None)
     )

@@ -16,7 +16,13 @@ from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.containers import adapt
 from tooling.engine import docker, find
 
-DOCKER = {"CPUSet": True, "MemoryLimit": True, "CgroupVersion": "2", "SecurityOptions": ["name=seccomp"]}
+DOCKER = {
+    "CPUSet": True,
+    "MemoryLimit": True,
+    "PidsLimit": True,
+    "CgroupVersion": "2",
+    "SecurityOptions": ["seccomp"],
+}
 ROOTLESS_DOCKER = DOCKER | {"CPUSet": False, "SecurityOptions": ["name=seccomp", "name=rootless"]}
 REMAPPED_DOCKER = DOCKER | {"SecurityOptions": ["name=seccomp", "name=userns"]}
 PODMAN = DOCKER | {"BuildahVersion": "1.28.2", "Rootless": False}
@@ -31,6 +37,12 @@ def service(**options: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("info", [DOCKER, PODMAN], ids=["Docker", "podman"])
 def test_as_root_nothing_differs(info: dict[str, Any]) -> None:
     assert adapt(service(), info) == service()
+
+
+def test_a_job_cannot_use_up_the_processes_of_the_machine() -> None:
+    assert service()["pids_limit"] == 65536
+    for info in (ROOTLESS_PODMAN | {"CgroupVersion": "1"}, ROOTLESS_DOCKER | {"PidsLimit": False}):
+        assert "pids_limit" not in adapt(service(), info)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +74,8 @@ def test_the_nodes_have_the_callers_other_groups(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1001)
     monkeypatch.setattr(os, "getegid", lambda: 100)
-    monkeypatch.setattr(os, "getgroups", lambda: [2000, 100, 44])
+    monkeypatch.setattr(os, "getgroups", lambda: [2000, 100, 44, 27])
+    monkeypatch.setattr(compose, "name_of", {27: "sudo"}.get)
     assert adapt(service(), info).get("group_add") == expected
 
 

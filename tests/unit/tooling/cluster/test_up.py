@@ -272,3 +272,9 @@ def test_a_cluster_is_removed_although_its_output_cannot_be_saved(
     first, second = capsys.readouterr().err.splitlines()
     assert "/taken-down: No such file or directory: a running ./inv up --max-restarts may start" in first
     assert "/log.txt: No space left on device: the output of the cluster could not be saved" in second
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "MASTER_ADDR"])
+def test_variables_of_the_launcher_cannot_be_set(name: str) -> None:
+    with pytest.raises(UsageError, match=f"^--env {name}: the launcher sets this variable"):
+        up.variables([f"{name}=3"])

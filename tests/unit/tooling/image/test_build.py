@@ -194,7 +194,7 @@ def test_the_label_of_the_origin_has_no_token(checkout: Path) -> None:
         subprocess.run(["git", "-C", str(checkout), *identity, *arguments], check=True, capture_output=True)
 
     git("init")
-    git("remote", "add", "origin", "https://user:s3cret@example.invalid/stack.git")
+    git("remote", "add", "origin", "https://user:s3cret@example.invalid/stack.git?private_token=x")
     git("add", ".")
     git("commit", "--message", "First")
     made = recipe.labels(PIN, GROUND, {}, "sum")

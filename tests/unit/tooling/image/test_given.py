@@ -119,6 +119,12 @@ def test_the_id_of_the_image_in_a_file_is_its_name_in_the_engine(config: str, tm
     assert Choice(image=image).reference == f"sha256:{ID}"
 
 
+@pytest.mark.parametrize("image", ["a$b", "-h", "a b", "$(id)", ""])
+def test_a_name_that_no_image_can_have_is_refused(image: str) -> None:
+    with pytest.raises(UsageError, match=r"expected \./FILE, or the name of an image"):
+        given.name(image)
+
+
 @pytest.mark.parametrize("image", ["registry.example:5000/team/stack:1", "cpu-train-stack:2.13", f"sha256:{ID}"])
 def test_anything_else_is_a_name(image: str) -> None:
     assert given.name(image) == image
