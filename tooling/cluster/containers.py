@@ -14,11 +14,12 @@ from typing import Any
 
 from docker import DockerClient
 from docker.errors import APIError
+from docker.models.networks import Network
 from docker.types import Mount, NetworkingConfig
 
 from tooling.basis import yaml
 from tooling.basis.errors import EngineLostError, UsageError
-from tooling.basis.say import last_line
+from tooling.basis.say import last_line, say
 from tooling.cluster.compose import complete, unescape
 from tooling.cluster.nodes import PROJECT_LABEL, SERVICE_LABEL, detect_lost_engine
 from tooling.engine import docker, find, podman
@@ -36,6 +37,8 @@ def start(document: Mapping[str, Any], file: Path, endpoint: str) -> list[str]:
     """
     project = document["name"]
     with _connected(endpoint) as client:
+        for network in _networks(client, project):  # Compose would reuse it, also for --offline with a way out
+            raise UsageError(f"{_use(network)}: disconnect them, and run the same command again")
         info = client.info()
         services = {key: adapt(complete(service), info) for key, service in document["services"].items()}
         try:
@@ -45,6 +48,7 @@ def start(document: Mapping[str, Any], file: Path, endpoint: str) -> list[str]:
             if podman.is_podman(info):
                 return _start(client, project, document["networks"]["cluster"], services)
             _compose_up(project, file)
+            _check_networks(client, project, document["networks"]["cluster"]["internal"])
         except (APIError, UsageError):
             for image in {service["image"] for service in services.values()}:
                 docker.read_image_at(endpoint, image)  # raises UsageError if the image was removed meanwhile
@@ -92,9 +96,38 @@ def remove(project: str, endpoint: str) -> None:
         for container in found:
             with _removed_meanwhile():
                 client.api.remove_container(container, v=True, force=True)
-        for network in client.networks.list(filters={"label": f"{PROJECT_LABEL}={project}"}):
-            with _removed_meanwhile():
-                network.remove()
+        for network in _networks(client, project):
+            try:
+                with _removed_meanwhile():
+                    network.remove()
+            except APIError:
+                say(f"warning: {_use(network)}: disconnect them, and run ./inv down")
+
+
+def projects_of_networks(endpoint: str) -> set[str]:
+    """The projects that have a network, also those without a container."""
+    with _connected(endpoint) as client:
+        return {str(network.attrs["Labels"][PROJECT_LABEL]) for network in _networks(client)}
+
+
+def _networks(client: DockerClient, project: str = "") -> list[Network]:
+    found = client.networks.list(filters={"label": f"{PROJECT_LABEL}={project}" if project else PROJECT_LABEL})
+    return list(found)
+
+
+def _use(network: Network) -> str:
+    """Who keeps the network: a container that ./inv did not start."""
+    with suppress(APIError):
+        network.reload()
+    names = [str(one.get("Name")) for one in (network.attrs.get("Containers") or {}).values()]
+    users = ", ".join(names) or "containers"
+    return f"network {network.name} of an earlier cluster is used by {users}"
+
+
+def _check_networks(client: DockerClient, project: str, internal: bool) -> None:
+    for network in _networks(client, project):
+        if bool(network.attrs.get("Internal")) != internal:
+            raise UsageError(f"network {network.name} is not as --offline asks: run ./inv down, and start again")
 
 
 def adapt(service: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:

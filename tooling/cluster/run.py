@@ -263,3 +263,5 @@ def _remove_leftovers(spec: ClusterSpec) -> None:
         if found:
             say(f"removing the leftovers of an earlier cluster {spec.name}")
             remove(spec.name, endpoint)
+        else:
+            containers.remove(spec.project, endpoint)  # its network

@@ -21,7 +21,7 @@ from cpu_train_stack.watch import main as watch_main
 from tooling.basis import yaml
 from tooling.basis.errors import UsageError, check_all, check_at_least
 from tooling.basis.say import say
-from tooling.cluster import compose, launchers, nodes, run
+from tooling.cluster import compose, containers, launchers, nodes, run
 from tooling.cluster.compose import ClusterSpec, EnvOption, Mount
 from tooling.cluster.follow import copy, copy_log
 from tooling.cluster.run import Outcome
@@ -136,8 +136,10 @@ def run_with_restarts(run_once: Callable[[ClusterSpec], Outcome], spec: ClusterS
 
 
 def down(name: str | None) -> None:
-    """Remove a cluster. Without a name: the only running cluster."""
-    chosen = _choose(name, running())
+    """Remove a cluster. Without a name: the only running cluster. Also one of which only the network is left."""
+    projects = {one for engine in api.running() for one in containers.projects_of_networks(engine.endpoint)}
+    left = [one.removeprefix(compose.PROJECT_PREFIX) for one in projects if one.startswith(compose.PROJECT_PREFIX)]
+    chosen = _choose(name, sorted({*running(), *left}))
     run.take_down(chosen)
     say(f"cluster {chosen} is down")
 

@@ -7,11 +7,11 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from docker.errors import NotFound
+from docker.errors import APIError, NotFound
 
 from cpu_train_stack.machine.facts import Core
 from tooling.basis.errors import UsageError
-from tooling.cluster import compose, containers
+from tooling.cluster import compose, containers, nodes
 from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.containers import adapt
 from tooling.engine import docker, find
@@ -117,7 +117,7 @@ def test_docker_compose_reads_only_the_clusters_own_file(tmp_path: Path, monkeyp
     monkeypatch.setenv("DOCKER_CONFIG", "its")
     monkeypatch.chdir(tmp_path)
     api = SimpleNamespace(containers=lambda **_: [{"Id": "1"}])
-    client = SimpleNamespace(api=api, info=lambda: DOCKER, close=lambda: None)
+    client = SimpleNamespace(api=api, info=lambda: DOCKER, close=lambda: None, networks=Mock(list=lambda **_: []))
     monkeypatch.setattr(containers, "connect", lambda *_: client)
     spec = ClusterSpec("test", "image", nodes=1, command=("train",))
     document = compose.document(spec, [Core((2,), (2,))], Path("/keys"))
@@ -139,7 +139,9 @@ def test_an_image_that_was_removed_before_the_start_is_named_with_the_fix(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(find, "find", lambda: SimpleNamespace(engine=True))
     refuse = Mock(side_effect=NotFound("404", explanation="No such image: sha256:1"))
-    client = SimpleNamespace(networks=Mock(), info=lambda: info, close=lambda: None, images=Mock(get=refuse))
+    client = SimpleNamespace(
+        networks=Mock(list=lambda **_: []), info=lambda: info, close=lambda: None, images=Mock(get=refuse)
+    )
     client.api = SimpleNamespace(create_container=refuse, create_host_config=Mock(), create_endpoint_config=Mock())
     monkeypatch.setattr(containers, "connect", lambda *_: client)
     monkeypatch.setattr(docker, "connect", lambda *_: client)
@@ -152,3 +154,45 @@ def test_an_image_that_was_removed_before_the_start_is_named_with_the_fix(
     monkeypatch.setattr(docker, "find_image_at", lambda *_: True)  # another reason
     with pytest.raises(UsageError, match=r"No such image: sha256:1$"):
         containers.start(document, tmp_path / "its.yaml", "unix:///none")
+
+
+class _Networks:
+    """The networks of an engine. One that a container uses cannot be removed."""
+
+    def __init__(self, internal: bool, users: dict[str, Any]) -> None:
+        attributes = {"Internal": internal, "Containers": users, "Labels": {nodes.PROJECT_LABEL: "p"}}
+        self.one = Mock(attrs=attributes, remove=self._remove)
+        self.one.name = "p_cluster"
+        self.found = [self.one]
+
+    def list(self, **_: object) -> list[Any]:
+        return [*self.found]
+
+    def _remove(self) -> None:
+        if self.one.attrs["Containers"]:
+            raise APIError("x", response=Mock(status_code=403), explanation="p_cluster has active endpoints")
+        self.found.clear()
+
+
+@pytest.mark.parametrize("users", [{}, {"1": {"Name": "foreign"}}], ids=["unused", "used"])
+def test_a_leftover_network_is_removed_or_named_and_never_used_again(
+    users: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Compose would reuse it: a job with --offline would reach every other network."""
+    networks = _Networks(False, users)
+    api = SimpleNamespace(containers=lambda **_: [])
+    client = SimpleNamespace(networks=networks, api=api, close=lambda: None, info=lambda: DOCKER)
+    monkeypatch.setattr(containers, "connect", lambda *_: client)
+    containers.remove("p", "unix:///engine")
+    said = capsys.readouterr().err
+    assert containers.projects_of_networks("unix:///engine") == ({"p"} if users else set())
+    document: dict[str, Any] = {"name": "p", "services": {}, "networks": {"cluster": {"internal": True}}}
+    if users:
+        assert "network p_cluster of an earlier cluster is used by foreign" in said
+        with pytest.raises(UsageError, match="is used by foreign: disconnect them"):
+            containers.start(document, tmp_path / "x", "unix:///engine")
+        return
+    assert said == ""
+    monkeypatch.setattr(containers, "_compose_up", lambda *_: networks.found.append(networks.one))
+    with pytest.raises(UsageError, match="is not as --offline asks"):
+        containers.start(document, tmp_path / "x", "unix:///engine")

@@ -214,6 +214,7 @@ def test_a_log_that_a_new_cluster_removes_at_this_moment_is_no_error(
 def test_down_with_an_empty_name_does_not_mean_the_only_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     project = ClusterSpec("one", command=("true",)).project
     monkeypatch.setattr(nodes, "of_checkout", lambda _name=None: [Node("node-0", project, running=True)])
+    monkeypatch.setattr(api, "running", list)
     taken_down = Mock()
     monkeypatch.setattr(cluster, "take_down", taken_down)
     with pytest.raises(UsageError, match="no cluster is named '', found one"):
