@@ -2,10 +2,11 @@
 
 import fcntl
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import file_digest
 from pathlib import Path
 
@@ -52,19 +53,37 @@ def write_output(path: Path, text: str, option: str) -> None:
         raise UsageError(f"{option} {path} cannot be written ({reason}): choose another file") from error
 
 
+@contextmanager
+def scratch(parent: Path, prefix: str = ".scratch-") -> Iterator[Path]:
+    """A private folder that is deleted at the end. Also deletes those of commands that were killed."""
+    parent.mkdir(parents=True, exist_ok=True)
+    with locked(parent, waiting=lambda: None):
+        for left in parent.glob(f"{prefix}*"):
+            with suppress(OSError, LockedError), locked(left, waiting=None):
+                shutil.rmtree(left)
+        folder = tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True)
+        mine = ExitStack()
+        mine.enter_context(locked(Path(folder.name), waiting=None))
+    with folder, mine:
+        yield Path(folder.name)
+
+
 class LockedError(Exception):
     """Another process holds the lock."""
 
 
 @contextmanager
 def locked(path: Path, waiting: Callable[[], None] | None) -> Iterator[None]:
-    """Hold an exclusive lock on the file `path`. The lock ends with the process, even if the process is killed.
+    """Hold an exclusive lock on the file or folder `path`. The lock ends with the process, even if it is killed.
 
     If another process holds the lock, call `waiting` and wait. Without `waiting`, raise LockedError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    is_folder = path.is_dir() and not path.is_symlink()
     # In a folder that others can write to, such as /run/lock, the file may be a link: never change what it names.
-    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "w") as file:
+    flags = os.O_RDONLY if is_folder else os.O_RDWR | os.O_CREAT
+    file = os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -73,3 +92,5 @@ def locked(path: Path, waiting: Callable[[], None] | None) -> Iterator[None]:
             waiting()
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(file)

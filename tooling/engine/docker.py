@@ -12,7 +12,9 @@ from docker.errors import NotFound
 
 from tooling.basis import identity, signals
 from tooling.basis.errors import UsageError
-from tooling.basis.say import last_line
+from tooling.basis.files import locked
+from tooling.basis.paths import CACHE
+from tooling.basis.say import last_line, say
 from tooling.engine.client import connect
 
 PREFIX = f"cts-once-{identity.IDENTITY}-"
@@ -20,6 +22,8 @@ CLIENT = ("docker",)
 # SELinux does not let labelled containers read the folders of the host. Without SELinux, this has no effect.
 UNLABELLED = "--security-opt=label=disable"
 _REMOVE_SECONDS = 60.0
+# Of containers that are exported, one at a time.
+_EXPORTED = f"{identity.LABEL}.exported"
 _LABEL = f"--label={identity.LABEL}={identity.IDENTITY}"
 
 
@@ -142,8 +146,13 @@ def created(image: LocalImage, client: Sequence[str] = CLIENT) -> Iterator[str]:
 
     With a command, which an image need not have.
     """
-    name = output("container", "create", _LABEL, image.id, "true", client=client).strip()
-    try:
-        yield name
-    finally:
-        _remove(name, client)
+    listed = ("container", "ls", "--all", "--quiet", "--filter", f"label={_EXPORTED}={identity.IDENTITY}")
+    with locked(CACHE / "export.lock", lambda: say("waiting for another ./inv that exports an image")):
+        for left in output(*listed, client=client).split():  # of a command that was killed
+            _remove(left, client)
+        label = f"--label={_EXPORTED}={identity.IDENTITY}"
+        name = output("container", "create", _LABEL, label, image.id, "true", client=client).strip()
+        try:
+            yield name
+        finally:
+            _remove(name, client)

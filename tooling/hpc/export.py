@@ -11,13 +11,15 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from cpu_train_stack.cli.errors import FULL_DISK
 from cpu_train_stack.machine import files
 from tooling.basis.errors import UsageError
+from tooling.basis.files import scratch
 from tooling.basis.say import last_line, say
+from tooling.basis.signals import die_with_parent
 from tooling.engine import docker
 from tooling.engine.api import PODMAN, Engine
 from tooling.engine.docker import LocalImage
@@ -74,10 +76,10 @@ def run(choice: Choice, form: str, output: str) -> None:
 def _draft(path: Path) -> Iterator[Path]:
     """A new path of the same name, in a private folder beside it that is deleted at the end."""
     with _explained(path):
-        parent = path.absolute().parent
-        private = tempfile.TemporaryDirectory(prefix=".export-", dir=parent, ignore_cleanup_errors=True)
-    with private as folder:
-        yield Path(folder) / path.name
+        private = ExitStack()
+        folder = private.enter_context(scratch(path.absolute().parent, ".cpu-train-stack-export-"))
+    with private:
+        yield folder / path.name
 
 
 @contextmanager
@@ -190,7 +192,7 @@ def environment(image: LocalImage) -> str:
 
 def _piped(command: Sequence[str]) -> None:
     """Run a command that writes the file. Raises UsageError."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=die_with_parent)
     if done.returncode != 0:
         raise UsageError(f"{' '.join(command[:3])} failed: {last_line(done.stderr)}")
 
@@ -205,8 +207,10 @@ def _unpack(command: Sequence[str], folder: Path, *options: str) -> None:
     tar = ["tar", "--extract", "--no-same-owner", "--no-same-permissions", *options, f"--directory={folder}"]
     with tempfile.TemporaryFile() as errors:
         # Only tar reads the pipe: if tar ends early, the command's output ends with "broken pipe".
-        with subprocess.Popen(tar, stdin=subprocess.PIPE, stderr=errors) as reader:
-            writer = subprocess.run(command, stdout=reader.stdin, stderr=subprocess.PIPE, check=False)
+        with subprocess.Popen(tar, stdin=subprocess.PIPE, stderr=errors, preexec_fn=die_with_parent) as reader:
+            writer = subprocess.run(
+                command, stdout=reader.stdin, stderr=subprocess.PIPE, check=False, preexec_fn=die_with_parent
+            )
         errors.seek(0)
         lines = errors.read().decode(errors="replace").strip().splitlines()
     message = writer.stderr.decode(errors="replace")

@@ -5,13 +5,13 @@ The lock is .cache/locks/PIN.txt. It lists only the wheels that the pin does not
 
 import re
 import signal
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
+from tooling.basis import files
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
 from tooling.basis.say import say
@@ -81,18 +81,18 @@ def _refuse_wheels_without_a_hash(added: Added, wheels: Iterable[LockedWheel]) -
 
 
 def _resolve(pin: Pin, added: Added, row: Mapping[str, LockedWheel], folder: Path) -> list[LockedWheel]:
-    with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+    with files.scratch(CACHE) as scratch:
         report, constraints, requirements = (
-            Path(scratch) / name for name in ("report.json", "constraints.txt", "requirements.txt")
+            scratch / name for name in ("report.json", "constraints.txt", "requirements.txt")
         )
         constraints.write_text("".join(f"{wheel.name}=={wheel.version}\n" for wheel in row.values()))
         requirements.write_text(added.search + added.wanted, encoding="utf-8")
         arguments = ["install", "--dry-run", "--ignore-installed", "--report", str(report)]
-        arguments += ["--target", str(Path(scratch) / "target"), "--find-links", str(folder)]
+        arguments += ["--target", str(scratch / "target"), "--find-links", str(folder)]
         arguments += ["--constraint", str(constraints), "--requirement", str(requirements)]
-        log = Path(scratch, "log")  # has the reason for each version that pip does not take
+        log = scratch / "log"  # has the reason for each version that pip does not take
         arguments += ["--log", str(log)]
-        result = pip.run(arguments, pin=pin, scratch=Path(scratch), patience=_PATIENCE_SECONDS)
+        result = pip.run(arguments, pin=pin, scratch=scratch, patience=_PATIENCE_SECONDS)
         if result.returncode != 0:
             row_name = pin.without_added.name
             logged = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""

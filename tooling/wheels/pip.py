@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
+from tooling.basis.signals import die_with_parent
 from tooling.pins.pin import Pin
 
 TARGET_PIP = ROOT / "tooling" / "wheels" / "target_pip.py"
@@ -70,7 +71,9 @@ def run(
     argv += [*BOUNDED, "--disable-pip-version-check", "--no-input", "--no-color"]
     environ = {**os.environ, "TMPDIR": str(scratch)}
     with tempfile.TemporaryFile("w+") as output:
-        with subprocess.Popen(argv, env=environ, stdout=output, stderr=subprocess.STDOUT, text=True) as process:
+        with subprocess.Popen(
+            argv, env=environ, stdout=output, stderr=subprocess.STDOUT, text=True, preexec_fn=die_with_parent
+        ) as process:
             returncode, warned = None, math.inf
             try:
                 while returncode is None:

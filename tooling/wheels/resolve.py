@@ -4,7 +4,6 @@ pip downloads metadata only, if an index provides it.
 """
 
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,17 +46,17 @@ def _resolve(pin: Pin, requirements: Sequence[str], options: list[str]) -> list[
     if not requirements:
         return []
     CACHE.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-        report = Path(scratch) / "report.json"
+    with files.scratch(CACHE) as scratch:
+        report = scratch / "report.json"
         arguments = ["install", "--dry-run", "--ignore-installed", "--report", str(report), *options]
-        arguments += ["--target", str(Path(scratch) / "target"), *requirements]
-        result = pip.run(arguments, pin=pin, scratch=Path(scratch))
+        arguments += ["--target", str(scratch / "target"), *requirements]
+        result = pip.run(arguments, pin=pin, scratch=scratch)
         missing = [name for name in pin.sources if f" {name}==" in pip.complaints(result.stdout)]
         if result.returncode != 0 and missing and not pip.conflict(result.stdout):
             sources = dict.fromkeys(pin.sources[name] for name in [*missing, *pin.sources])
             say(f"the host's indexes do not have {missing[0]} {pin.packages[missing[0]]}: trying the pin's index")
             extra = [option for source in sources for option in source.extra_option]
-            result = pip.run([*arguments, *extra], pin=pin, scratch=Path(scratch))
+            result = pip.run([*arguments, *extra], pin=pin, scratch=scratch)
             if result.returncode != 0 and (host := _unreachable(sources, pip.complaints(result.stdout))):
                 wheels = ", ".join(f"{name} {pin.packages[name]}" for name in missing)
                 default = pin.torch_source is TorchSource.DEFAULT

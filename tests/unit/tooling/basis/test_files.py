@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tooling.basis.errors import UsageError
-from tooling.basis.files import LockedError, locked, write_output
+from tooling.basis.files import LockedError, locked, scratch, write_output
 from tooling.basis.paths import ROOT
 
 WRITE = """
@@ -116,3 +116,30 @@ def test_a_lock_that_is_a_link_is_refused_and_no_file_is_emptied(tmp_path: Path)
     with locked(tmp_path / "file", None):
         pass
     assert (tmp_path / "file").read_text() == "of another user"
+
+
+_SCRATCH = """
+import sys, time
+from pathlib import Path
+from tooling.basis.files import scratch
+with scratch(Path(sys.argv[1])) as folder:
+    (folder / "inner").mkdir()
+    print(folder, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.timeout(60)
+def test_the_scratch_folder_of_a_killed_command_is_deleted_and_that_of_a_running_one_stays(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", _SCRATCH, str(tmp_path)]
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        other = Path(process.stdout.readline().strip())
+        with scratch(tmp_path) as mine:
+            assert {other, mine} == {*tmp_path.iterdir()}
+        assert [*tmp_path.iterdir()] == [other]
+        process.kill()
+        process.wait()
+        with scratch(tmp_path) as mine:
+            assert [*tmp_path.iterdir()] == [mine]
+    assert [*tmp_path.iterdir()] == []

@@ -286,8 +286,9 @@ pip.run(["download", "tiny-a"], scratch=pathlib.Path(sys.argv[1]))
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 7), (signal.SIGKILL, -9)])
 def test_pip_ends_with_the_command_that_started_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent_server: socket.socket
+    number: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent_server: socket.socket
 ) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{silent_server.getsockname()[1]}/simple")
     argv = [sys.executable, "-c", _FETCH_UNTIL_TERMINATED, str(tmp_path)]
@@ -296,7 +297,7 @@ def test_pip_ends_with_the_command_that_started_it(
         with connection:
             connection.settimeout(10)
             assert connection.recv(4) == b"GET "  # pip waits for the answer
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=10) == 7
+            process.send_signal(number)
+            assert process.wait(timeout=10) == code
             while connection.recv(65536):  # the rest of the request, then the end: pip is gone
                 pass
