@@ -44,6 +44,8 @@ def start(document: Mapping[str, Any], file: Path, endpoint: str) -> list[str]:
         try:
             for service in services.values():
                 _set_affinity(client, service)
+            file.touch(0o600)  # it has the values of --env
+            file.chmod(0o600)  # also if it is of an earlier version
             file.write_text(yaml.render([{**document, "services": services}]), encoding="utf-8")
             if podman.is_podman(info):
                 return _start(client, project, document["networks"]["cluster"], services)

@@ -193,6 +193,8 @@ def test_a_leftover_network_is_removed_or_named_and_never_used_again(
             containers.start(document, tmp_path / "x", "unix:///engine")
         return
     assert said == ""
+    (tmp_path / "x").touch(0o644)
     monkeypatch.setattr(containers, "_compose_up", lambda *_: networks.found.append(networks.one))
     with pytest.raises(UsageError, match="is not as --offline asks"):
         containers.start(document, tmp_path / "x", "unix:///engine")
+    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o600  # it has the values of --env
