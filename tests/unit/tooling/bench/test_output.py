@@ -71,8 +71,9 @@ def test_a_full_disk_keeps_the_rounds_so_far(tmp_path: Path, monkeypatch: pytest
         file.touch()
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(UsageError, match="cannot be written: No space left on device"):
-        output.save("kind", {**DOCUMENT, "rows": [1, 2]}, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", full)
+        with pytest.raises(UsageError, match="cannot be written: No space left on device"):
+            output.save("kind", {**DOCUMENT, "rows": [1, 2]}, tmp_path)
     assert path.read_text() == before
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
