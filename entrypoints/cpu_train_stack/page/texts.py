@@ -9,6 +9,7 @@ from cpu_train_stack.machine.cpus import format_cpu_list
 
 NOTHING = "–"
 GIBIBYTE = 1 << 30
+_LATEST = 1e11  # the year 5138
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
@@ -39,8 +40,10 @@ def duration(seconds: float) -> str:
 
 
 def moment(seconds: float) -> str:
-    """A time in UTC."""
-    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    """A time in UTC. One that no calendar has, computed from records that are wrong, becomes the nearest."""
+    return datetime.datetime.fromtimestamp(min(max(seconds, 0.0), _LATEST), datetime.timezone.utc).strftime(
+        "%Y-%m-%d %H:%M:%S UTC"
+    )
 
 
 def ranks(numbers: Sequence[int]) -> str:
