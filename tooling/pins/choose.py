@@ -8,6 +8,7 @@ from tooling.basis.errors import UsageError
 from tooling.pins import added, parse, rules
 from tooling.pins.pin import (
     EXACT_VERSION,
+    IPEX,
     OPTIONAL_PACKAGES,
     PYTORCH_CPU,
     REQUIRED_PACKAGES,
@@ -16,6 +17,9 @@ from tooling.pins.pin import (
     Pin,
     TorchSource,
 )
+
+# Names of the columns of `./inv matrix` that are not those of packages.
+_SHORT = {"ipex": IPEX}
 
 
 def choose(
@@ -31,7 +35,8 @@ def choose(
     """
     if torch_source not in tuple(TorchSource):
         raise UsageError(f"--torch-source is {torch_source!r}, expected {' or '.join(TorchSource)}")
-    pin = parse.load().pin(name)
+    matrix = parse.load()
+    pin = matrix.pin(name)
     is_intel, assignments = _split_backend(assignments)
     if is_intel:
         if not pin.intel:
@@ -49,8 +54,16 @@ def choose(
     if torch_source == TorchSource.DEFAULT:
         pin = pin.with_default_torch()
     if problem := rules.broken(pin):
+        line = ".".join((torch or "").split(".")[:2])
+        if torch and line != pin.name and (line in matrix.pins or line in matrix.refused):
+            problem += f"; {_row_of(matrix, line)}"
         raise UsageError(f"{wanted} is not possible: {problem}")
     return pin.with_added(added.parse(packages)) if packages else pin
+
+
+def _row_of(matrix: parse.Matrix, line: str) -> str:
+    """What to use for a torch of this line."""
+    return f"pin {line} has this torch: use --pin {line}" if line in matrix.pins else matrix.refused[line]
 
 
 def _split_backend(assignments: Sequence[str]) -> tuple[bool, list[str]]:
@@ -69,7 +82,7 @@ def parse_assignments(assignments: Sequence[str], pin: Pin) -> dict[str, str]:
     versions = {}
     for assignment in assignments:
         name, _, version = assignment.partition("=")
-        package = canonicalize_name(name)
+        package = canonicalize_name(_SHORT.get(name.lower(), name))
         if package not in known:
             raise UsageError(
                 f"--set {assignment}: {name!r} is not a package of a pin, expected one of {', '.join(known)}"

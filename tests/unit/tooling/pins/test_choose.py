@@ -72,6 +72,8 @@ def test_the_version_of_a_compiled_package_can_be_chosen() -> None:
     [
         pytest.param(None, ["torch=2.4.0"], "row", "transformers 5.23.0 needs torch 2.6.0", id="rule"),
         pytest.param(None, ["tork=2.4.0"], "row", "'tork' is not a package of a pin", id="package"),
+        pytest.param(None, ["torch=1.9.0"], "row", "the nearest pin is 1.10", id="refused-torch"),
+        pytest.param(None, ["torch=1.12.1"], "row", "use --pin 1.12", id="torch-of-a-row"),
         pytest.param(None, ["torch"], "row", "--set torch: found '', expected an exact version", id="no-version"),
         pytest.param(None, ["torch=>=2"], "row", "'>=2', expected an exact version", id="range"),
         pytest.param(None, ["numpy=2.4.6", "NumPy=2.4.5"], "row", "--set numpy is given twice", id="twice"),
@@ -99,3 +101,8 @@ def test_the_error_for_a_refused_pin_names_the_nearest_pin(capsys: pytest.Captur
     code, out, err = run(tasks.SECTIONS, ["build", "--pin", "1.9"], capsys)
     assert (code, out) == (contract.USAGE_EXIT_CODE, "")
     assert err.strip().endswith("; the nearest pin is 1.10")
+
+
+def test_ipex_is_the_name_that_the_matrix_prints() -> None:
+    parsed = choose.parse_assignments(["ipex=1.13.0"], DEFAULT)
+    assert parsed == {"intel-extension-for-pytorch": "1.13.0"}
