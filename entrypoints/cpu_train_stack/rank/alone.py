@@ -1,9 +1,10 @@
 """Scripts that mpirun, srun or another launcher starts as several ranks: `mpirun -n 2 python train.py`.
 
 torch does not know these launchers: each rank would train alone, on all of the data. As under torchrun, such a
-process becomes `entrypoint run SCRIPT`. These keep their command: `python -c` and `python -m`, programs whose name
-does not end in .py, a rank's own children, scripts that do not import torch, and scripts that find out their rank
-themselves, by mpi4py or by the launcher's variable. Torch-free.
+process becomes `entrypoint run SCRIPT`, or `run -m MODULE`. With `python -c`, or with other options of Python,
+such as -X, a rank keeps its command and prints that it trains alone. These keep their command without a line:
+programs whose name does not end in .py, a rank's own children, scripts that do not import torch, and scripts that
+find out their rank themselves, by mpi4py or by the launcher's variable. Torch-free.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ _TORCH = frozenset(
 _OWN = frozenset(("horovod", "mpi4py", "ray"))
 # A script imports few files of its own folder. Others are not read.
 _MOST_FILES = 30
+# Options of Python: without an effect on what a script does, and those that have a value.
+_PASSED_OVER = frozenset(("-u", "-B", "-s", "-E", "-b", "-q"))
+_WITH_VALUE = frozenset(("-W", "-X"))
 _PYTHON = re.compile(r"(python|pt_main_thread|pypy)[\d.]*")
 
 
@@ -48,14 +52,50 @@ def adopted(words: Sequence[str], environ: Mapping[str, str], above: Sequence[st
     `words`: the command line of this Python process. `above`: the names of the processes of this rank above it.
     """
     launcher = launcher_of(environ)
-    arguments = list(words[1:])
-    while arguments and arguments[0] in ("-u", "-B", "-s", "-E"):
-        del arguments[0]
-    if launcher is None or not arguments or not arguments[0].endswith(".py"):
+    options, arguments = _split(words[1:])
+    if launcher is None or not set(options) <= _PASSED_OVER or not _would_train_alone(arguments, launcher, above):
         return []
-    if any(_PYTHON.fullmatch(name) for name in above):  # a program that a rank has started
-        return []
-    return arguments if _trains_alone(Path(arguments[0]), launcher) else []
+    return [] if arguments[0] == "-c" else arguments
+
+
+def warning(words: Sequence[str], environ: Mapping[str, str], above: Sequence[str]) -> str | None:
+    """The line of a rank that keeps its command and trains alone."""
+    launcher = launcher_of(environ)
+    options, arguments = _split(words[1:])
+    if launcher is None or not _would_train_alone(arguments, launcher, above):
+        return None
+    return (
+        f"warning: {launcher.name} started this process as rank {environ[launcher.rank]} of "
+        f"{environ[launcher.world_size]}, but python {' '.join([*options, *arguments[:1]])} trains alone, on all "
+        f"of the data: use entrypoint run SCRIPT.py (or run -m MODULE), or set {contract.TORCHRUN}={_OFF}"
+    )
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Python's own options, and the program (a file, -m MODULE or -c TEXT) with its arguments."""
+    options, rest = [], list(words)
+    while rest and rest[0].startswith("-") and rest[0] not in ("-", "-c", "-m"):
+        options.append(rest.pop(0))
+        if options[-1] in _WITH_VALUE and rest:
+            options.append(rest.pop(0))
+    return options, rest
+
+
+def _would_train_alone(arguments: Sequence[str], launcher: Launcher, above: Sequence[str]) -> bool:
+    if not arguments or any(_PYTHON.fullmatch(name) for name in above):  # a program that a rank has started
+        return False
+    if arguments[0] not in ("-m", "-c"):
+        return arguments[0].endswith(".py") and _trains_alone(Path(arguments[0]), launcher)
+    if len(arguments) < 2:
+        return False
+    if arguments[0] == "-c":
+        return launcher.rank not in arguments[1] and _is_alone(
+            {name.partition(".")[0] for name in _names(arguments[1])}
+        )
+    # Only modules of the working folder: an installed one may be a launcher itself.
+    path = Path(*arguments[1].split("."))
+    files = (path.with_suffix(".py"), path / "__main__.py")
+    return any(_trains_alone(file, launcher, Path()) for file in files if file.is_file())
 
 
 def names_above(proc: Path = Path("/proc")) -> list[str]:
@@ -75,33 +115,46 @@ def names_above(proc: Path = Path("/proc")) -> list[str]:
     return found
 
 
-def _trains_alone(script: Path, launcher: Launcher) -> bool:
-    """Whether the script imports torch, also through files beside it, and does not know the launcher itself."""
+def _trains_alone(script: Path, launcher: Launcher, folder: Path | None = None) -> bool:
+    """Whether the script imports torch, also through files in `folder`, and does not know the launcher itself.
+
+    `folder`: the script's own by default.
+    """
     modules: set[str] = set()
-    for text in _sources(script, modules):
+    for text in _sources(script, script.parent if folder is None else folder, modules):
         if launcher.rank in text:
             return False
+    return _is_alone(modules)
+
+
+def _is_alone(modules: set[str]) -> bool:
     return bool(modules & _TORCH) and not modules & _OWN
 
 
-def _sources(script: Path, modules: set[str]) -> Iterator[str]:
-    """The text of the script and of the files that it imports from its folder. Fills `modules`."""
+def _sources(script: Path, folder: Path, modules: set[str]) -> Iterator[str]:
+    """The text of the script and of the files that it imports from the folder. Fills `modules`."""
     waiting, seen = [script], {script}
     while waiting and len(seen) <= _MOST_FILES:
         file = waiting.pop()
         try:
             text = file.read_text(encoding="utf-8", errors="replace")
-            found = _imported(text)
-        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # Python reports it
+        except OSError:  # Python reports it
             continue
         yield text
-        for name in found:
+        for name in _names(text):
             modules.add(name.partition(".")[0])
-            path = script.parent.joinpath(*name.split("."))
+            path = folder.joinpath(*name.split("."))
             for candidate in (path.with_suffix(".py"), path / "__init__.py"):
                 if candidate not in seen and candidate.is_file():
                     seen.add(candidate)
                     waiting.append(candidate)
+
+
+def _names(text: str) -> list[str]:
+    try:
+        return _imported(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # Python reports it
+        return []
 
 
 def _imported(text: str) -> list[str]:
@@ -110,5 +163,6 @@ def _imported(text: str) -> list[str]:
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names += [node.module]
+            # The names of a package may be its modules.
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
     return names

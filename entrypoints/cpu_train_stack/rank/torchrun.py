@@ -7,6 +7,7 @@ under `launch`. Torch-free.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,7 @@ _MARK = "TORCHELASTIC_RUN_ID"
 _UNBUFFERED = "-u"
 
 
+@functools.cache  # site reads the .pth files of lib and of its link lib64
 def start() -> None:
     """In a rank of a foreign torchrun, mpirun or srun: replace this process. In an agent: set its ranks."""
     words = _words("self/cmdline")
@@ -32,12 +34,15 @@ def start() -> None:
     if not arguments:
         from cpu_train_stack.rank import alone
 
-        arguments = alone.adopted(words, os.environ, alone.names_above())
-        launcher = alone.launcher_of(os.environ)
+        launcher, above = alone.launcher_of(os.environ), alone.names_above()
+        arguments = alone.adopted(words, os.environ, above)
+        if not arguments and (warning := alone.warning(words, os.environ, above)):
+            say(warning)
+        program = " ".join(arguments[: 2 if arguments[:1] == ["-m"] else 1])
         if arguments and launcher is not None and os.environ[launcher.rank] == "0":
             say(
-                f"note: {launcher.name} started {arguments[0]} as {os.environ[launcher.world_size]} ranks: each "
-                f"becomes `run {arguments[0]}`, unless {contract.TORCHRUN} is {PLAIN}"
+                f"note: {launcher.name} started {program} as {os.environ[launcher.world_size]} ranks: each "
+                f"becomes `run {program}`, unless {contract.TORCHRUN} is {PLAIN}"
             )
     if arguments:
         os.execv(sys.executable, python_command("cpu_train_stack", ["run", *arguments]))

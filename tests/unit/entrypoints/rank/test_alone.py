@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cpu_train_stack import contract
-from cpu_train_stack.rank.alone import adopted
+from cpu_train_stack.rank.alone import adopted, warning
 from tests.unit.entrypoints.launcher_environments import recording
 
 TRAINS = "import os\nimport torch.nn as nn\n"
@@ -67,7 +67,35 @@ def test_files_beside_the_script_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["python -c pass", "python -m train", "python -X dev train.py", "python", "python a"]
+    "line",
+    ["python -c pass", "python -m torch.distributed.run", "python -m", "python", "python a", "python -X dev"],
 )
 def test_other_command_lines_stay(line: str) -> None:
-    assert adopted(line.split(), recording("intel-mpi-2021.18"), []) == []
+    for ask in (adopted, warning):
+        assert not ask(line.split(), recording("intel-mpi-2021.18"), [])
+
+
+def test_a_module_of_the_working_folder_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "steps.py").write_text("import torch\n")
+    (package / "__main__.py").write_text("from package import steps\n")
+    (package / "plain.py").write_text("print(1)\n")
+    for name, runs in (("package", True), ("package.steps", True), ("package.plain", False), ("torch", False)):
+        line = ["python", "-m", name, "--lr", "1"]
+        assert adopted(line, recording("srun-22.05"), []) == (line[1:] if runs else [])
+
+
+@pytest.mark.parametrize("options", [["-X", "dev"], ["-W", "error"], ["-OO"], ["-Werror", "-u"], ["-I"]])
+def test_a_rank_with_options_of_python_says_that_it_trains_alone(tmp_path: Path, options: list[str]) -> None:
+    line, environ = words(tmp_path, TRAINS), recording("intel-mpi-2021.18")
+    line[1:1] = options
+    assert adopted(line, environ, []) == []
+    said = warning(line, environ, [])
+    assert said is not None
+    assert " ".join(options) in said
+    assert warning(line, environ, ["python3"]) is None
+    assert warning(line, {**environ, contract.TORCHRUN: "plain"}, []) is None
+    assert warning(["python", "-c", "import torch; train()"], environ, [])
+    assert warning(["python", "-c", "import torch, mpi4py"], environ, []) is None
