@@ -8,6 +8,7 @@ import evaluate
 from datasets import Features, Sequence, Value
 
 from cpu_train_stack.adapt import measures
+from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.train.scores import entities, glue, squad, texts
 
 
@@ -93,13 +94,28 @@ class MeanSquaredError(evaluate.Metric):
 
 
 class Seqeval(evaluate.Metric):
-    """A list of tags per row. Its options (another scheme, strict mode) are refused."""
+    """A list of tags per row. Options that change the scores (strict mode) are refused."""
 
     def _info(self) -> Any:
         kind = Sequence(Value("string"))
         return _info("F1 of entities, as in CoNLL.", Features({"predictions": kind, "references": kind}))
 
-    def _compute(self, predictions: Any, references: Any) -> dict[str, Any]:
+    def _compute(
+        self,
+        predictions: Any,
+        references: Any,
+        suffix: bool = False,
+        scheme: Any = None,  # of strict mode only
+        mode: Any = None,
+        sample_weight: Any = None,
+        zero_division: Any = "warn",
+    ) -> dict[str, Any]:
+        del scheme
+        if suffix or mode is not None or sample_weight is not None or zero_division not in ("warn", 0):
+            raise UsageError(
+                f"seqeval: found suffix={suffix}, mode={mode!r}, sample_weight={sample_weight}, zero_division="
+                f"{zero_division!r}: the image's metric computes only the defaults, and zero_division=0"
+            )
         pairs = [pair for rows in zip(predictions, references) for pair in zip(*rows)]
         overall = {
             **entities.scores(predictions, references),

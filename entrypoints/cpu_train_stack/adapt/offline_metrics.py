@@ -19,6 +19,8 @@ from cpu_train_stack.cli.errors import UsageError, one_line
 from cpu_train_stack.train.scores.texts import PACKAGES
 
 _NAME = "offline-metrics"
+# The hub's own names of evaluate's metrics begin with it.
+_HUB = "evaluate-metric/"
 NAMES = ("accuracy", "f1", "glue", "mse", "roc_auc", "seqeval", "squad", "squad_v2", *measures.KINDS, *PACKAGES)
 
 
@@ -27,9 +29,10 @@ def _hook(situation: Situation, module: Any) -> None:
 
     @functools.wraps(original)
     def load(path: str, config_name: str | None = None, *args: Any, **options: Any) -> Any:
-        if path not in NAMES or args or options.get("revision") or _is_program(path):
+        name = path[len(_HUB) :] if path.startswith(_HUB) and not Path(path).exists() else path
+        if name not in NAMES or args or options.get("revision") or _is_program(path):
             return _load(functools.partial(original, path, config_name, *args, **options), path)
-        package = PACKAGES.get(path)
+        package = PACKAGES.get(name)
         if package is not None and not packages.installed(package):
             raise UsageError(
                 f"evaluate.load({path!r}) needs the package {package}, which this image does not have: build it "
@@ -42,7 +45,7 @@ def _hook(situation: Situation, module: Any) -> None:
             options.pop(unused, None)
         # Files are only necessary if several processes compute one metric together.
         options.setdefault("keep_in_memory", options.get("num_process", 1) == 1)
-        return METRICS[path](config_name=config_name, **options)
+        return METRICS[name](config_name=config_name, **options)
 
     module.load = module.loading.load = load
 

@@ -2,8 +2,9 @@
 
 datasets: load_metric moved to the package evaluate and was removed in 3.0; `use_auth_token` has been called
 `token` since datasets 2.14 and transformers 4.32, and datasets 3.0 and transformers 5.0 refuse the old name.
-transformers: 4.51 removed is_torch_tpu_available from the top level. 5.0 removed send_example_telemetry,
-get_full_repo_name (only for --push_to_hub), and is_offline_mode of transformers.utils.
+transformers: MOVED lists what other modules have now. 4.51 removed is_torch_tpu_available from the top level. 5.0
+removed send_example_telemetry, get_full_repo_name (only for --push_to_hub), and is_offline_mode of
+transformers.utils.
 huggingface_hub: 1.0 removed Repository.
 accelerate: 1.0 removed Accelerator.use_fp16 and DistributedType.TPU, and renamed logging_dir to project_dir.
 Intel's bindings: torch_ccl has been called oneccl_bindings_for_pytorch since 1.12; accelerate of 2022 imports the
@@ -18,6 +19,7 @@ import importlib.abc
 import importlib.machinery
 import inspect
 import sys
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -36,7 +38,32 @@ from cpu_train_stack.cli.import_hooks import after_import
 _METRIC, _TOKEN, _TELEMETRY = "load-metric", "auth-token", "telemetry"
 _TPU, _REPOSITORY, _ACCELERATOR = "torch-tpu", "hub-repository", "accelerator-names"
 _OFFLINE, _BINDINGS = "offline-mode", "torch-ccl"
-_OLD_BINDINGS = "torch_ccl"
+_MOVED = "moved-names"
+_PYTORCH, _SAMPLERS = "transformers.pytorch_utils", "transformers.trainer_pt_utils"
+# By the module from which scripts import them: the old names, and the module and the name that they have now.
+MOVED: dict[str, dict[str, tuple[str, str]]] = {
+    "transformers.trainer": {
+        "ALL_LAYERNORM_LAYERS": (_PYTORCH, "ALL_LAYERNORM_LAYERS"),
+        "DistributedLengthGroupedSampler": (_SAMPLERS, "DistributedLengthGroupedSampler"),
+        "nested_concat": (_SAMPLERS, "nested_concat"),
+        "nested_numpify": (_SAMPLERS, "nested_numpify"),
+        "is_apex_available": ("transformers.utils", "is_apex_available"),
+        "is_torch_tpu_available": ("transformers.utils", "is_torch_xla_available"),
+    },
+    "transformers.trainer_utils": {"EvaluationStrategy": ("transformers.trainer_utils", "IntervalStrategy")},
+    "transformers.modeling_utils": {
+        name: (_PYTORCH, name) for name in ("apply_chunking_to_forward", "prune_linear_layer", "Conv1D")
+    },
+    "transformers.utils": {
+        "cached_property": ("functools", "cached_property"),
+        "is_torch_tpu_available": ("transformers.utils", "is_torch_xla_available"),
+    },
+    "transformers.file_utils": {
+        "cached_property": ("functools", "cached_property"),
+        "is_torch_tpu_available": ("transformers.utils", "is_torch_xla_available"),
+    },
+}
+_OLD_BINDINGS, _OLD_DEEPSPEED = "torch_ccl", "transformers.deepspeed"
 _OLD_PARAMETER = "use_auth_token"
 _PUSH = "huggingface_hub 1.0 removed Repository: remove --push_to_hub, and upload the folder with `hf upload`"
 
@@ -168,24 +195,46 @@ def _install_accelerator(situation: Situation) -> None:
     on_import("accelerate.accelerator", _hook_accelerator)(situation)
 
 
-class _BindingsFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds torch_ccl, if no other finder does: the import returns oneccl_bindings_for_pytorch."""
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds a module that has another name now, if no other finder does."""
 
-    def __init__(self, situation: Situation) -> None:
-        self.situation = situation
+    def __init__(self, situation: Situation, adaptation: str, old: str, now: str) -> None:
+        self.situation, self.adaptation, self.old, self.now = situation, adaptation, old, now
 
     def find_spec(self, name: str, _path: object, _target: object = None) -> importlib.machinery.ModuleSpec | None:
-        if name != _OLD_BINDINGS or not packages.installed(packages.CCL):
+        if name != self.old or not packages.installed(self.now.partition(".")[0]):
             return None
         return importlib.machinery.ModuleSpec(name, self)
 
     def exec_module(self, module: ModuleType) -> None:
-        sys.modules[module.__name__] = importlib.import_module(packages.CCL)
-        self.situation.report(_BINDINGS, f"{_OLD_BINDINGS} is now {packages.CCL}")
+        sys.modules[module.__name__] = importlib.import_module(self.now)
+        self.situation.report(self.adaptation, f"{self.old} is now {self.now}")
 
 
 def _install_bindings(situation: Situation) -> None:
-    sys.meta_path.append(_BindingsFinder(situation))
+    sys.meta_path.append(_Finder(situation, _BINDINGS, _OLD_BINDINGS, packages.CCL))
+
+
+def add_moved(names: Mapping[str, tuple[str, str]], situation: Situation, module: Any) -> None:
+    """Let scripts import the old names from the module."""
+    original = vars(module).get("__getattr__")
+
+    def find(name: str) -> Any:
+        if name in names:
+            owner, now = names[name]
+            situation.report(_MOVED, f"{module.__name__}.{name} is now {owner}.{now}")
+            return getattr(importlib.import_module(owner), now)
+        if original is not None:
+            return original(name)
+        raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+
+    module.__getattr__ = find
+
+
+def _install_moved(situation: Situation) -> None:
+    for name, names in MOVED.items():
+        after_import(name, functools.partial(add_moved, names, situation))
+    sys.meta_path.append(_Finder(situation, _MOVED, _OLD_DEEPSPEED, "transformers.integrations.deepspeed"))
 
 
 ADAPTATIONS = (
@@ -230,6 +279,12 @@ ADAPTATIONS = (
         "Accelerator.use_fp16 and DistributedType.TPU exist, and logging_dir is passed on as project_dir",
         removed_in("accelerate", "1.0.0"),
         _install_accelerator,
+    ),
+    Adaptation(
+        _MOVED,
+        "names such as trainer.ALL_LAYERNORM_LAYERS can be imported from their old modules",
+        removed_in("transformers", "5.0.0"),
+        _install_moved,
     ),
     Adaptation(
         _BINDINGS,

@@ -80,7 +80,8 @@ def cut(batch: Any) -> Any:
     kept = []
     for tensor, sizes in zip(tensors, batch[_SIZES]):
         most = sizes.max(dim=0).values.tolist() if sizes.numel() else []
-        kept.append(tensor[(slice(None), *(slice(size) for size in most))])
+        part = tensor[(slice(None), *(slice(size) for size in most))]
+        kept.append(part.contiguous())  # as a collator's: losses call labels.view(-1)
     return _changed(batch[_BATCH], iter(kept))
 
 

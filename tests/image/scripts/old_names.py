@@ -5,7 +5,17 @@ from __future__ import annotations
 import json
 
 import torch
-from transformers import AdamW, AutoTokenizer
+from transformers import AdamW, AutoTokenizer, deepspeed
+from transformers.deepspeed import is_deepspeed_zero3_enabled
+from transformers.file_utils import cached_property
+from transformers.modeling_utils import apply_chunking_to_forward
+from transformers.trainer import ALL_LAYERNORM_LAYERS, is_torch_tpu_available, nested_numpify
+from transformers.trainer_utils import EvaluationStrategy
+
+assert deepspeed.is_deepspeed_zero3_enabled is is_deepspeed_zero3_enabled
+assert all((cached_property, apply_chunking_to_forward, ALL_LAYERNORM_LAYERS, nested_numpify))
+assert not is_torch_tpu_available()
+assert EvaluationStrategy.EPOCH.value == "epoch"
 
 tokenizer = AutoTokenizer.from_pretrained("/data/tiny")
 row = tokenizer.encode_plus("good", max_length=8, pad_to_max_length=True, truncation=True, return_tensors="pt")

@@ -28,5 +28,8 @@ def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 accelerator = Accelerator(cpu=True)
 loader = accelerator.prepare(DataLoader(Rows(), batch_size=2, collate_fn=collate))
-seen = [{name: value.tolist() for name, value in batch.items()} for batch in loader]
+seen = []
+for batch in loader:
+    assert all(value.is_contiguous() for value in batch.values())  # losses call labels.view(-1)
+    seen.append({name: value.tolist() for name, value in batch.items()})
 print(json.dumps({"rank": int(os.environ["RANK"]), "batches": seen}) + "\n", end="", flush=True)
