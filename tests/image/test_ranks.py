@@ -26,17 +26,21 @@ def test_ranks_of_mpirun_are_the_same_ranks(run: RunInImage) -> None:
 
 
 def test_a_script_that_mpirun_starts_itself_is_run(run: RunInImage) -> None:
-    """Otherwise, each rank would train alone. The last two jobs keep their command: each prints twice."""
+    """Otherwise, each rank would train alone. The last three jobs keep their command: each prints twice."""
     job = """
-    mpirun -n 2 python /scripts/see.py || exit 1
+    mpirun -n 2 python /scripts/see.py && cd /scripts && mpirun -n 2 python -m see || exit 1
+    mpirun -n 2 python -W ignore /scripts/threads.py || exit 1
     echo 'print("plain")' > /tmp/plain.py
     mpirun -n 2 python /tmp/plain.py && CPU_TRAIN_STACK_TORCHRUN=plain mpirun -n 2 python /scripts/threads.py
     """
     done = run("sh", "-c", job)
-    assert [line.get("total") for line in seen(done)].count([3.0, 3.0, 3.0]) == 2
-    assert len(seen(done)) == 4
+    assert [line.get("total") for line in seen(done)].count([3.0, 3.0, 3.0]) == 4
+    assert len(seen(done)) == 8
     assert done.stdout.count("plain\n") == 2
-    assert done.stderr.count("becomes `run /scripts/see.py`") == 1
+    for text in ("becomes `run /scripts/see.py`", "becomes `run -m see`"):
+        assert done.stderr.count(text) == 1
+    for rank in (0, 1):
+        assert f"rank {rank} of 2, but python -W ignore /scripts/threads.py trains alone" in done.stderr
 
 
 def test_ranks_of_plain_torchrun_are_the_same_ranks(run: RunInImage) -> None:

@@ -201,7 +201,7 @@ def test_a_script_finds_the_optimizer_and_the_methods_of_tokenizers_of_transform
     weights = [(1 - 0.1) * 0.95, (1 - 0.1 * 0.1 / 0.001**0.5) * 0.95]
     assert seen.pop("weights") == pytest.approx(weights, rel=1e-5)
     assert seen == {"length": 8, "pairs": True, "labels": True}
-    assert set(re.findall(r"adapted \(([\w-]+)\): ", done.stderr)) == {"adamw", "encode-plus"}
+    assert set(re.findall(r"adapted \(([\w-]+)\): ", done.stderr)) == {"adamw", "encode-plus", "moved-names"}
 
 
 def test_the_images_metrics_have_the_values_of_their_definitions(image: str, folder: Path) -> None:
