@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from cases import check
 
 TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.uint8)
 REDUCTIONS = ("SUM", "PRODUCT", "MIN", "MAX", "AVG")
@@ -158,17 +159,17 @@ def all_to_all(case: Case, group: Any, options: dict[str, Any]) -> tuple[Any, Te
     return dist.all_to_all(outputs, inputs, group=group, **options), outputs
 
 
-def barrier(case: Case, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
+def barrier(_case: Case, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
     return dist.barrier(group, **options), []
 
 
-def objects(case: Case, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
+def objects(case: Case, group: Any, _options: dict[str, Any]) -> tuple[Any, Tensors]:
     found: list[Any] = [None] * case.ranks
     dist.all_gather_object(found, "x" * case.counts[0][case.rank], group=group)
     return None, [torch.tensor([len(text) for text in found])]
 
 
-def messages(case: Case, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
+def messages(case: Case, group: Any, _options: dict[str, Any]) -> tuple[Any, Tensors]:
     """Sizes and tags differ between ranks, and some send more than others."""
     received = torch.zeros(case.counts[(case.rank - 1) % case.ranks][0], dtype=case.dtype)
     sent = values(case.number, case.rank, case.counts[case.rank][0], case.dtype)
@@ -259,9 +260,9 @@ def expect_error(number: int, draw: random.Random, ranks: int) -> None:
     except RuntimeError as raised:
         error = str(raised)
     seconds = time.monotonic() - began
-    assert "the ranks call different collectives: " in error, f"case {number}: different {kind}: {error}"
-    assert error.count(" called #") == 2, f"case {number}: different {kind}: {error}"
-    assert seconds < LIMIT_SECONDS, f"case {number}: different {kind}: {seconds:.1f} s: {error}"
+    message = f"case {number}: different {kind}: {seconds:.1f} s: {error}"
+    check("the ranks call different collectives: " in error and error.count(" called #") == 2, message)
+    check(seconds < LIMIT_SECONDS, message)
     backend.abort()
 
 
@@ -274,7 +275,6 @@ def main() -> None:
     options = parser.parse_args()
     ranks, draw, counts = dist.get_world_size(), random.Random(options.seed), Counter[str]()  # noqa: S311
     GLOO = dist.new_group(backend="gloo")
-    assert dist.get_backend(GLOO) == "gloo"
     began = time.monotonic()
     for number in range(options.cases):
         if number % 50 == 0:  # all ranks end at the same case
@@ -296,8 +296,8 @@ def main() -> None:
     if dist.get_rank() == 0:
         print(
             f"{ranks} ranks, CCL_ATL_SHM={os.environ.get('CCL_ATL_SHM')}, seed {options.seed}: "
-            f"{counts['equal']} results equal gloo's, {counts['mismatched']} mismatched calls failed on every rank, "
-            f"{time.monotonic() - began:.0f} s",
+            f"{counts['equal']} results equal gloo's, "
+            f"{counts['mismatched']} mismatched calls failed on every rank, {time.monotonic() - began:.0f} s",
             flush=True,
         )
     dist.barrier(GLOO)
