@@ -177,12 +177,15 @@ Engine::Found Engine::look() {
         }
       }
       if (!is_done && operation->suspected_until_ && now >= *operation->suspected_until_) {
-        found.suspects.push_back(operation);
-        keep(std::move(operation));
+        found.suspects.push_back(std::move(operation));
         is_done = true;
       }
     }
     it = is_done ? in_flight_.erase(it) : std::next(it);
+  }
+  if (!found.suspects.empty()) {
+    found.failed_before = failed_before();
+    given_up_.insert(given_up_.end(), found.suspects.begin(), found.suspects.end());
   }
   count_.store(in_flight_.size());
   last_poll_.store(now, std::memory_order_relaxed);
@@ -207,6 +210,17 @@ Engine::Found Engine::look() {
   return found;
 }
 
+std::vector<OperationPtr> Engine::failed_before() const {
+  std::vector<OperationPtr> failed;
+  for (const auto& operation : given_up_) {
+    const auto is_of_same_group = [&](const auto& other) { return other->group_ == operation->group_; };
+    if (operation->is_in_oneccl() && std::none_of(failed.begin(), failed.end(), is_of_same_group)) {
+      failed.push_back(operation);
+    }
+  }
+  return failed;
+}
+
 void Engine::suspect(const std::string& error) {
   const auto until = Clock::now() + (given_up_.empty() ? kSuspected : kSuspectedAfterFailure);
   const auto is_in_oneccl = [](const auto& operation) { return operation->is_in_oneccl(); };
@@ -227,9 +241,11 @@ void Engine::fail(Found& found) {
     release(std::move(operation));
   }
   if (!found.suspects.empty()) {
-    Watchdog::instance().fail_suspects(found.suspects, found.error);
-    for (auto& operation : found.suspects) {
-      release(std::move(operation));
+    Watchdog::instance().fail_suspects(found.suspects, found.failed_before, found.error);
+    for (auto* operations : {&found.suspects, &found.failed_before}) {
+      for (auto& operation : *operations) {
+        release(std::move(operation));
+      }
     }
   }
 }

@@ -75,10 +75,12 @@ class Engine {
     std::vector<OperationPtr> complete;
     std::vector<std::pair<OperationPtr, std::string>> failed; // and the reason
     std::vector<OperationPtr> suspects; // past the time that `suspect` gave them
+    std::vector<OperationPtr> failed_before; // with transfers in oneCCL, whose error it may be: one of each group
     std::string error; // oneCCL's, of one of the suspects
   };
   // With the lock held. Raises nothing that oneCCL raises.
   Found look();
+  std::vector<OperationPtr> failed_before() const;
   // With the lock held. oneCCL has one queue of transfers. Whoever polls gets the error of any of them, and nothing
   // tells of which. The transfers that are right still complete, so operations in flight are suspected, and fail
   // if they have not completed some time later.

@@ -125,8 +125,10 @@ void Watchdog::give_up(const std::shared_ptr<Group>& group, const OperationPtr& 
   });
 }
 
-void Watchdog::fail_suspects(const std::vector<OperationPtr>& suspects, const std::string& reason) {
-  if (suspects.size() == 1) {
+void Watchdog::fail_suspects(
+    const std::vector<OperationPtr>& suspects, const std::vector<OperationPtr>& failed_before,
+    const std::string& reason) {
+  if (suspects.size() == 1 && failed_before.empty()) {
     const auto& operation = suspects.front();
     return fail(operation, c10::str("failed on ", operation->group_->options.where(), ": ", reason));
   }
@@ -146,12 +148,20 @@ void Watchdog::fail_suspects(const std::vector<OperationPtr>& suspects, const st
     all[place->second].suspects.push_back(operation);
   }
   // Groups whose ranks are at different calls come first, once that is known.
-  const auto text_of = [reason](const std::vector<Failed>& groups) {
-    std::string calls;
+  const auto list = [](std::string& calls, const OperationPtr& operation) {
+    calls += c10::str(
+        calls.empty() ? "" : "; ", operation->what().describe(), " of group ", operation->group_->options.name);
+  };
+  std::string before;
+  for (const auto& operation : failed_before) {
+    list(before, operation);
+    before += ", which failed before";
+  }
+  const auto text_of = [reason, before, list](const std::vector<Failed>& groups) {
+    auto calls = before;
     for (const auto& failed : groups) {
       for (const auto& operation : failed.suspects) {
-        calls += c10::str(calls.empty() ? "" : "; ", operation->what().describe(), " of group ",
-                          failed.group->options.name);
+        list(calls, operation);
       }
       calls += failed.peers.text.empty() ? "" : c10::str(" (", failed.peers.text, ")");
     }

@@ -9,9 +9,8 @@
 namespace ccl_backend {
 
 // Tracks every operation in flight. One thread checks their deadlines and the groups' lifelines, and compares the calls
-// of the ranks. Another thread asks
-// the store whether a peer has given up, which may block as long as the store does. Neither thread calls oneCCL, waits
-// for the GIL or runs callbacks, so operations end in time even if those hang.
+// of the ranks. Another thread asks the store whether a peer has given up, which may block as long as the store does.
+// Neither thread calls oneCCL, waits for the GIL or runs callbacks, so operations end in time even if those hang.
 //
 // Every failure of an operation has the same effects: the group is broken, its other ranks are informed, and all its
 // operations end. The exception is a message to or from a rank that has left the group: it fails alone.
@@ -27,8 +26,11 @@ class Watchdog {
 
   // Fails the operation with "ccl: #12 all_reduce(float32, 100) " and the reason, and its group.
   void fail(const OperationPtr& operation, const std::string& reason);
-  // Fails operations of which at least one is at fault, with their groups and one text that lists them all.
-  void fail_suspects(const std::vector<OperationPtr>& suspects, const std::string& reason);
+  // Fails operations of which at least one is at fault, with their groups and one text that lists them all, after those
+  // that have failed before: the fault may be theirs.
+  void fail_suspects(
+      const std::vector<OperationPtr>& suspects, const std::vector<OperationPtr>& failed_before,
+      const std::string& reason);
   // Fails all groups with operations in flight.
   void fail_all(const std::string& message);
   // Ends the group's operations immediately, without the current calls of the other ranks in the message.

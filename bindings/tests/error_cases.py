@@ -23,6 +23,14 @@ def tensor_of_rank() -> torch.Tensor:
     return torch.ones((10, 4)[dist.get_rank()])
 
 
+def send_too_much(group: dist.ProcessGroup) -> dist.Work | None:
+    """A message of 10 numbers from rank 0, for which rank 1 has room for 4. Only oneCCL sees it."""
+    if dist.get_rank() == 0:
+        dist.send(torch.ones(10), 1, group)
+        return None
+    return dist.irecv(torch.ones(4), 0, group)
+
+
 def largest(group: dist.ProcessGroup, **options: bool) -> dist.Work:
     """A call that needs oneCCL also within a node."""
     return dist.all_reduce(torch.full((1000,), float(dist.get_rank())), dist.ReduceOp.MAX, group, **options)
@@ -42,11 +50,12 @@ def sizes_in_a_wait() -> None:
     """oneCCL's error reaches the thread that waits."""
     group = new_group()
     begin = time.monotonic()
-    error = error_of(lambda: dist.broadcast(tensor_of_rank(), 0, group))
-    took = time.monotonic() - begin
-    check(took < LONGEST, f"the call took {took:.1f} s")
-    if dist.get_rank() == 1:  # rank 0 has sent its tensor, and returns
-        check("broadcast(float32, 4)" in error and "differ in size" in error, f"the call raised {error!r}")
+    receive = send_too_much(group)
+    if receive is not None:  # rank 0 has sent its tensor, and returns
+        error = error_of(receive.wait)
+        took = time.monotonic() - begin
+        check(took < LONGEST, f"the call took {took:.1f} s")
+        check("recv(float32, 4" in error and "differ in size" in error, f"the call raised {error!r}")
     check_broken(group)
 
 
@@ -54,11 +63,12 @@ def sizes_in_the_background() -> None:
     """oneCCL's error reaches the thread of the engine, while no thread waits. Later futures complete too."""
     group, other = new_group(), new_group()
     ended = threading.Event()
-    work = dist.broadcast(tensor_of_rank(), 0, group, async_op=True)
-    work.get_future().add_done_callback(lambda _: ended.set())
-    check(ended.wait(LONGEST), "the future is not complete")
-    error = error_of(work.wait)
-    check(dist.get_rank() == 0 or "differ in size" in error, f"the call raised {error!r}")
+    receive = send_too_much(group)
+    if receive is not None:
+        receive.get_future().add_done_callback(lambda _: ended.set())
+        check(ended.wait(LONGEST), "the future is not complete")
+        error = error_of(receive.wait)
+        check("differ in size" in error, f"the call raised {error!r}")
     check_broken(group)
     ended.clear()
     later = dist.all_reduce(torch.ones(200_000), group=other, async_op=True)
@@ -77,7 +87,7 @@ def group_at_fault() -> None:
     check(error == "", f"the call that is right raised {error!r}")
     check(bool((large == 1).all()), "the call that is right has another result")
     error = error_of(failing.wait)
-    check(dist.get_rank() == 0 or "broadcast(float32, 4)" in error, f"the call at fault raised {error!r}")
+    check("the ranks call different collectives" in error, f"the call at fault raised {error!r}")
     check_broken(wrong)
     for group in (right, idle):
         error = error_of(lambda group=group: largest(group))
@@ -85,20 +95,34 @@ def group_at_fault() -> None:
 
 
 def several_suspects() -> None:
-    """Calls that cannot complete either fail with the one at fault. The text lists all calls, that one first."""
+    """Calls that cannot complete either fail with the one at fault. The text lists all calls."""
     waiting, wrong, idle = new_group(), new_group(), new_group()
     receive = dist.irecv(torch.ones(3), 0, group=waiting) if dist.get_rank() == 1 else None
-    broadcast = dist.broadcast(tensor_of_rank(), 0, wrong, async_op=True)
-    if receive is not None:
-        errors = [error_of(receive.wait), error_of(broadcast.wait)]
+    too_small = send_too_much(wrong)
+    if receive is not None and too_small is not None:
+        errors = [error_of(receive.wait), error_of(too_small.wait)]
         for error in errors:
-            first, second = error.find("broadcast(float32, 4) of group"), error.find("recv(float32, 3) of group")
-            check(0 < first < second, f"a call raised {error!r}")
-        check(errors[0].startswith("ccl: #1 recv"), f"the receive raised {errors[0]!r}")
+            check(all(f"recv(float32, {size}" in error for size in (3, 4)), f"a call raised {error!r}")
+        check(errors[0].startswith("ccl: #1 recv(float32, 3"), f"the receive raised {errors[0]!r}")
     for group in (waiting, wrong):
         check_broken(group)
     error = error_of(lambda: largest(idle))
     check(error == "", f"a group without transfers in flight raised {error!r}")
+
+
+def late_error() -> None:
+    """A call that fails after another one, because of an error of oneCCL, names that one: it may be at fault."""
+    waiting, wrong = new_group(), new_group()
+    receive = dist.irecv(torch.ones(3), 0, group=waiting) if dist.get_rank() == 1 else None
+    broadcast = dist.broadcast(tensor_of_rank(), 0, wrong, async_op=True)
+    error = error_of(broadcast.wait)
+    check("the ranks call different collectives" in error, f"the call at fault raised {error!r}")
+    if receive is not None:
+        error = error_of(receive.wait)
+        is_named = "broadcast(float32, 4, root 0) of group" in error and "failed before" in error
+        check(error.startswith("ccl: #1 recv") and is_named, f"the receive raised {error!r}")
+    for group in (waiting, wrong):
+        check_broken(group)
 
 
 def no_more_threads() -> None:
@@ -168,6 +192,7 @@ if __name__ == "__main__":
     run(
         average_of_unsigned,
         group_at_fault,
+        late_error,
         no_more_threads,
         not_shared,
         own_name_is_loopback,

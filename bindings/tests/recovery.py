@@ -79,8 +79,9 @@ def run_round(folder: Path, number: int, rank: int, size: int, net: nn.Module) -
         try:
             work.wait()
         except RuntimeError as error:
-            # On a busy machine, another rank may notice first that the calls differ, and abort.
-            if "aborted" not in str(error) and "has given the group up" not in str(error):
+            # On a busy machine, this rank or another one may notice first that the calls differ.
+            expected = ("aborted", "has given the group up", "the ranks call different collectives")
+            if not any(text in str(error) for text in expected):
                 raise
         else:
             raise AssertionError("the call of an aborted group did not raise")

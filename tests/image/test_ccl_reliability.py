@@ -206,6 +206,7 @@ def test_edge_case(run_in_image: RunInImage, file: str, case: str) -> None:
 ERROR_CASES = (
     "average_of_unsigned",
     "group_at_fault",
+    "late_error",
     "no_more_threads",
     "several_suspects",
     "sizes_in_a_wait",
@@ -275,7 +276,7 @@ def test_a_timeout_names_operation_group_rank_and_seconds(run_in_image: RunInIma
     done = run_in_image(*RUN, "/scripts/script.py", docker_args=mounted(script.parent))
     assert done.returncode == 4, done.stdout + done.stderr
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("rank 0: ")]
-    assert "all_reduce(float32, 1000) did not complete within its timeout of 5 s" in line
+    assert "all_reduce(float32, 1000, SUM) did not complete within its timeout of 5 s" in line
     assert "group 1, rank 0 of 2" in line
 
 
