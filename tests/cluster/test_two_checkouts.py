@@ -94,7 +94,7 @@ def other(tmp_path: Path) -> Iterator[Checkout]:
     subprocess.run(["docker", "image", "rm", made.image], capture_output=True, check=False, timeout=60)
 
 
-# Builds an image: if the engine has dropped its build cache, and other tests use the cores too, in more than 600 s.
+# Builds an image: if the engine has dropped its build cache and other tests use the cores, in more than 600 s.
 @pytest.mark.timeout(1500)
 def test_another_checkouts_builds_clusters_and_tests_do_not_disturb_a_job(
     image: str, other: Checkout, scripts: Path, start: Callable[..., Running]
