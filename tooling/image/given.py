@@ -2,6 +2,7 @@
 
 import io
 import json
+import posixpath
 import re
 import tarfile
 import zlib
@@ -35,6 +36,7 @@ _SILENCE_SECONDS = 600
 _DAMAGED = (OSError, EOFError, KeyError, TypeError, ValueError, tarfile.TarError, zlib.error)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]*")
 _CHUNK = 1 << 20
+_WITH_TAGS = ("manifest.json", "index.json", "repositories")
 _SUFFIXES = (".tar", ".tar.gz", ".tar.xz", ".tgz")
 
 
@@ -88,11 +90,19 @@ def _get(image: str, engine: Engine) -> list[str]:
 
 
 def _without_tags(path: Path) -> Iterator[bytes]:
-    """The archive without its tags, which may be those of other images in the engine, even of our own."""
+    """The archive without its tags, which may be those of other images in the engine, even of our own.
+
+    Links stay links. Engines clean the names of members, so `./manifest.json` is manifest.json.
+    """
     with tarfile.open(path) as archive:
         for member in archive:
-            content = archive.extractfile(member)
-            if content and member.name in ("manifest.json", "index.json"):
+            content = archive.extractfile(member) if member.isreg() else None
+            name = posixpath.normpath(f"/{member.name}").lstrip("/")
+            if name in _WITH_TAGS and content is None:
+                raise UsageError(
+                    f"{path}: {member.name} is a link: expected a file of ./inv export --format docker"
+                )
+            if name in ("manifest.json", "index.json") and content:
                 document = parse_json(content.read(MOST_BYTES).decode())
                 for entry in document if isinstance(document, list) else document["manifests"]:
                     entry.pop("annotations", None)
@@ -100,7 +110,7 @@ def _without_tags(path: Path) -> Iterator[bytes]:
                         entry["RepoTags"] = None
                 text = json.dumps(document).encode()
                 member.size, content = len(text), io.BytesIO(text)
-            elif member.name == "repositories":
+            elif name == "repositories":
                 continue
             yield member.tobuf()
             while content and (chunk := content.read(_CHUNK)):

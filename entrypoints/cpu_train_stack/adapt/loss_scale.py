@@ -35,6 +35,7 @@ _STEPS = frozenset({"gradient_accumulation_steps", "current_gradient_accumulatio
 _ACCEPTS = "model_accepts_loss_kwargs"
 _READ = {"training_step": {_ACCEPTS, "compute_loss_func"}, "compute_loss": {_OVER_RANKS}}
 _LAST_SEEN = "5.24.0"
+_FLOAT32 = 4  # bytes
 _AS_IT_IS = (
     "Trainer does not divide it by the accumulation steps; if it has to, set loss_is_scaled_for_ga = False in the "
     "trainer"
@@ -89,7 +90,8 @@ class _Scale:
         if self._steps is not None:  # so that Trainer divides by the steps; `step` restores them
             trainer.model_accepts_loss_kwargs = False
             trainer.compute_loss_func = None
-        self._loss = (loss[0] if isinstance(loss, tuple) else loss).detach()
+        first = loss[0] if isinstance(loss, (tuple, list)) and loss else loss
+        self._loss = first.detach() if hasattr(first, "detach") else None
         return loss
 
     def _accepted(self, own: Any, model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
@@ -145,13 +147,21 @@ class _Scale:
         own = accelerator.backward
 
         def backward(loss: Any, *arguments: Any, **options: Any) -> None:
-            last = self._loss
-            is_divided = last is not None and bool((loss.detach() * steps).isclose(last).all())
+            is_divided = bool(_STEPS & read) and self._is_part(loss.detach())
             if not is_divided:
                 self._report(f"{name} is older than transformers 4.46: backward divides by accumulation steps")
             own(loss if is_divided else loss / steps, *arguments, **options)
 
         return _attributes(accelerator, {"backward": backward})
+
+    def _is_part(self, loss: Any) -> bool:
+        """Whether it is the last loss, divided by the steps: of this window, or of all windows but the last."""
+        last = self._loss
+        if last is None:
+            return False
+        tolerance = 1e-5 if loss.dtype == last.dtype and loss.element_size() >= _FLOAT32 else 1e-2
+        steps = {self._number_of_steps(), int(self._trainer.args.gradient_accumulation_steps)} - {1}
+        return any(bool((loss.float() * number).isclose(last.float(), rtol=tolerance).all()) for number in steps)
 
     def _number_of_steps(self) -> int:
         trainer = self._trainer

@@ -52,7 +52,7 @@ def _hook(situation: Situation, module: Any) -> None:
 
 def _is_program(path: str) -> bool:
     """Whether evaluate loads a local file. A folder without one, such as of a data set, is not a metric."""
-    return any(Path(*parts).is_file() for parts in ((path, f"{Path(path).name}.py"), (f"{path}.py",)))
+    return Path(path, f"{Path(path).name}.py").is_file()
 
 
 def _load(load: Callable[[], Any], path: str) -> Any:

@@ -19,7 +19,7 @@ import importlib.abc
 import importlib.machinery
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -39,6 +39,7 @@ _METRIC, _TOKEN, _TELEMETRY = "load-metric", "auth-token", "telemetry"
 _TPU, _REPOSITORY, _ACCELERATOR = "torch-tpu", "hub-repository", "accelerator-names"
 _OFFLINE, _BINDINGS = "offline-mode", "torch-ccl"
 _MOVED = "moved-names"
+_XLA = "is_torch_xla_available"
 _PYTORCH, _SAMPLERS = "transformers.pytorch_utils", "transformers.trainer_pt_utils"
 # By the module from which scripts import them: the old names, and the module and the name that they have now.
 MOVED: dict[str, dict[str, tuple[str, str]]] = {
@@ -48,7 +49,7 @@ MOVED: dict[str, dict[str, tuple[str, str]]] = {
         "nested_concat": (_SAMPLERS, "nested_concat"),
         "nested_numpify": (_SAMPLERS, "nested_numpify"),
         "is_apex_available": ("transformers.utils", "is_apex_available"),
-        "is_torch_tpu_available": ("transformers.utils", "is_torch_xla_available"),
+        "is_torch_tpu_available": ("transformers.utils", _XLA),
     },
     "transformers.trainer_utils": {"EvaluationStrategy": ("transformers.trainer_utils", "IntervalStrategy")},
     "transformers.modeling_utils": {
@@ -56,11 +57,11 @@ MOVED: dict[str, dict[str, tuple[str, str]]] = {
     },
     "transformers.utils": {
         "cached_property": ("functools", "cached_property"),
-        "is_torch_tpu_available": ("transformers.utils", "is_torch_xla_available"),
+        "is_torch_tpu_available": ("transformers.utils", _XLA),
     },
     "transformers.file_utils": {
         "cached_property": ("functools", "cached_property"),
-        "is_torch_tpu_available": ("transformers.utils", "is_torch_xla_available"),
+        "is_torch_tpu_available": ("transformers.utils", _XLA),
     },
 }
 _OLD_BINDINGS, _OLD_DEEPSPEED = "torch_ccl", "transformers.deepspeed"
@@ -141,9 +142,15 @@ def _install_token(situation: Situation) -> None:
         on_import("transformers.modeling_utils", _hook_from_pretrained)(situation)
 
 
+def _without_arguments(function: Callable[[], Any]) -> Callable[..., Any]:
+    """For is_torch_tpu_available, whose argument `check_device` is gone."""
+    return lambda *_args, **_options: function()
+
+
 def _add_is_torch_tpu_available(situation: Situation, module: Any) -> None:
-    def is_torch_tpu_available(*_args: Any, **_options: Any) -> bool:
-        situation.report(_TPU, "is_torch_tpu_available is now is_torch_xla_available")
+    @_without_arguments
+    def is_torch_tpu_available() -> bool:
+        situation.report(_TPU, f"is_torch_tpu_available is now {_XLA}")
         return bool(module.is_torch_xla_available())
 
     add_to_transformers(module, "is_torch_tpu_available", lambda: is_torch_tpu_available)
@@ -223,7 +230,8 @@ def add_moved(names: Mapping[str, tuple[str, str]], situation: Situation, module
         if name in names:
             owner, now = names[name]
             situation.report(_MOVED, f"{module.__name__}.{name} is now {owner}.{now}")
-            return getattr(importlib.import_module(owner), now)
+            found = getattr(importlib.import_module(owner), now)
+            return _without_arguments(found) if now == _XLA else found
         if original is not None:
             return original(name)
         raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")

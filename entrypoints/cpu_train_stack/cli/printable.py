@@ -32,8 +32,8 @@ def output_line(line: bytes) -> bytes:
     Colors stay, and end with the line. Progress bars return to the start of the line, where the node's name is
     written again: no node can write lines of another one.
     """
+    line = _OUTPUT.sub(lambda found: found[1] or ascii(found[0].decode()).encode()[1:-1], line)
     name, separator, text = line.partition(_SEPARATOR)
-    text = _OUTPUT.sub(lambda found: found[1] or ascii(found[0].decode()).encode()[1:-1], text)
     text = _RETURN.sub(lambda _: b"\r" + name + separator, text)
     if b"\x1b[" in text:
         text = text.rstrip(b"\n") + b"\x1b[0m" + b"\n" * text.endswith(b"\n")

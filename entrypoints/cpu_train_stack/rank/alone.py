@@ -142,8 +142,14 @@ def _sources(script: Path, folder: Path, modules: set[str]) -> Iterator[str]:
             continue
         yield text
         for name in _names(text):
-            modules.add(name.partition(".")[0])
-            path = folder.joinpath(*name.split("."))
+            absolute = name.lstrip(".")
+            level = len(name) - len(absolute)
+            if level == 0:
+                modules.add(name.partition(".")[0])
+            above = [folder, *file.parents]  # of a relative import: the package of the file, or one above
+            if level >= len(above):
+                continue
+            path = above[level].joinpath(*absolute.split("."))
             for candidate in (path.with_suffix(".py"), path / "__init__.py"):
                 if candidate not in seen and candidate.is_file():
                     seen.add(candidate)
@@ -158,11 +164,14 @@ def _names(text: str) -> list[str]:
 
 
 def _imported(text: str) -> list[str]:
+    """Names of modules. A relative import keeps its dots."""
     names = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif isinstance(node, ast.ImportFrom):
             # The names of a package may be its modules.
-            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            package = "." * node.level + (node.module or "")
+            join = "." if node.module else ""
+            names += [package] * bool(node.module) + [f"{package}{join}{alias.name}" for alias in node.names]
     return names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any, Callable
 
@@ -38,6 +39,11 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _is_finite(value: Any) -> bool:
+    """Of a metric, which nothing calculates with: total_flos is larger than other numbers may be."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
 def _is_optional_number(value: Any) -> bool:
     return value is None or _is_number(value)
 
@@ -70,7 +76,7 @@ _TYPES: Mapping[str, Callable[[Any], bool]] = {
     "list[str]": _list_of(_is_text),
     "list[int]": _list_of(_is_count),
     "dict[str, str]": _dict_of(_is_text),
-    "dict[str, float]": _dict_of(_is_optional_number),
+    "dict[str, float]": _dict_of(lambda value: value is None or _is_finite(value)),
     "dict[str, Any]": lambda value: isinstance(value, dict) and _is_shallow(value),
     "list[dict[str, str]]": _list_of(_dict_of(_is_text)),
 }

@@ -53,11 +53,11 @@ def test_a_metric_that_cannot_be_downloaded_is_one_line_with_those_of_the_image(
 def test_only_a_program_in_the_working_folder_hides_the_images_metric(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """evaluate loads NAME/NAME.py and NAME.py, and not a folder of data."""
+    """evaluate loads NAME/NAME.py, and neither a folder of data nor a script of that name."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "squad").mkdir()
     assert not offline_metrics._is_program("squad")
     (tmp_path / "squad" / "squad.py").touch()
     (tmp_path / "glue.py").touch()
     assert offline_metrics._is_program("squad")
-    assert offline_metrics._is_program("glue")
+    assert not offline_metrics._is_program("glue")

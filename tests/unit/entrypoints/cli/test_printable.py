@@ -34,6 +34,10 @@ def test_a_node_can_color_its_lines_and_write_no_others(text: bytes, shown: byte
     assert output_line(b"node-1 | " + text + b"\n") == b"node-1 | " + shown + b"\n"
 
 
+def test_a_part_of_a_line_without_a_name_is_printable() -> None:
+    assert output_line(b"\x1b]52;c;eA==\x07 | more\n") == rb"\x1b]52;c;eA==\x07 | more" + b"\n"
+
+
 def test_messages_are_printable(capsys: pytest.CaptureFixture[str]) -> None:
     say("column '\x1b[31mlabel' is missing")
     assert capsys.readouterr().err == "column '\\x1b[31mlabel' is missing\n"

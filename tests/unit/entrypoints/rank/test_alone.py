@@ -81,8 +81,19 @@ def test_a_module_of_the_working_folder_is_run(tmp_path: Path, monkeypatch: pyte
     package.mkdir()
     (package / "steps.py").write_text("import torch\n")
     (package / "__main__.py").write_text("from package import steps\n")
-    (package / "plain.py").write_text("print(1)\n")
-    for name, runs in (("package", True), ("package.steps", True), ("package.plain", False), ("torch", False)):
+    (package / "plain.py").write_text("from ... import far\nprint(1)\n")
+    (package / "own").mkdir()
+    (package / "own" / "__main__.py").write_text("from .. import steps\n")
+    (package / "beside.py").write_text("from .steps import main\n")
+    runs_by_name = {
+        "package": True,
+        "package.steps": True,
+        "package.own": True,
+        "package.beside": True,
+        "package.plain": False,
+        "torch": False,
+    }
+    for name, runs in runs_by_name.items():
         line = ["python", "-m", name, "--lr", "1"]
         assert adopted(line, recording("srun-22.05"), []) == (line[1:] if runs else [])
 

@@ -61,6 +61,13 @@ def test_null_stands_for_numbers_that_json_lacks(tmp_path: Path) -> None:
     assert job.read(tmp_path).ranks[0].steps[0].loss is None
 
 
+def test_a_large_metric_takes_nothing_from_its_line(tmp_path: Path) -> None:
+    opened = Writer(tmp_path, START)
+    opened.add(Log(1.0, 1, {"loss": 0.5, "total_flos": 3e18, "grad_norm": 1e300}))
+    opened.flush()
+    assert job.read(tmp_path).ranks[0].logs[0].values == {"loss": 0.5, "total_flos": 3e18, "grad_norm": 1e300}
+
+
 @pytest.mark.parametrize(
     ("second", "starts"),
     [

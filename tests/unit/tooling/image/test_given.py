@@ -94,6 +94,33 @@ def test_an_image_in_a_file_takes_no_tag(engine: Engine, tmp_path: Path) -> None
     }
 
 
+def test_links_stay_links_and_other_spellings_of_the_lists_take_no_tag(engine: Engine, tmp_path: Path) -> None:
+    """podman writes a link for each layer, before the list."""
+    path = tmp_path / "stack.tar"
+    named = [{"Config": ID, "RepoTags": ["cpu-train-stack:2.13"], "Layers": []}]
+    archive(path, ID, layer={"blob": "x" * 3000}, **{"./manifest.json": named, "a/../repositories": {"a": "b"}})
+    with tarfile.open(path, "a") as stream:
+        link = tarfile.TarInfo("id/layer.tar")
+        link.type, link.linkname = tarfile.SYMTYPE, "../layer"
+        stream.addfile(link)
+    given.fetch(str(path), engine)
+    assert b"cpu-train-stack:2.13" not in _Engine.archive
+    with tarfile.open(fileobj=io.BytesIO(_Engine.archive)) as loaded:
+        names = {member.name: member.linkname for member in loaded}
+    assert names == {"manifest.json": "", "layer": "", "./manifest.json": "", "id/layer.tar": "../layer"}
+
+
+def test_a_list_that_is_a_link_is_refused(engine: Engine, tmp_path: Path) -> None:
+    path = tmp_path / "stack.tar"
+    archive(path, ID)
+    with tarfile.open(path, "a") as stream:
+        link = tarfile.TarInfo("./index.json")
+        link.type, link.linkname = tarfile.SYMTYPE, "manifest.json"
+        stream.addfile(link)
+    with pytest.raises(UsageError, match=r"\./index\.json is a link"):
+        given.fetch(str(path), engine)
+
+
 def test_a_file_of_the_current_folder_is_not_taken_for_a_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
