@@ -26,8 +26,8 @@ struct Sizes {
 // Of what is the same on all ranks: name, type, operation, root and sizes.
 uint64_t hash_arguments(const Started& call, const Sizes& sizes);
 
-// What a rank tells the next rank in the ring about equal calls that follow each other. Sent as it is: all ranks have
-// this layout.
+// Equal calls that follow each other, as a rank sends them to the next rank in the ring: byte for byte, because all ranks
+// have this layout.
 struct CallRecord {
   uint64_t sequence; // of the first, in its lane
   uint64_t count;
@@ -52,7 +52,7 @@ struct CallRecord {
 };
 static_assert(sizeof(CallRecord) == 64);
 
-// A call that differs between a rank and the next one. Sent as it is.
+// A call that differs between two neighbours. Sent byte for byte.
 struct CallDifference {
   CallRecord call; // of this rank
   CallRecord previous; // of the previous rank in the ring
@@ -62,9 +62,9 @@ struct CallDifference {
   std::string describe(int64_t previous_rank, int64_t rank) const;
 };
 
-// The calls of one rank, those of the previous rank in the ring, and those that the next rank does not know yet. The
-// ranks compare beside the calls: a call never waits for the comparison, and a wrong result may be in use when the
-// group fails. Equal neighbours make all ranks equal. The sizes of an exchange (gather, scatter, all_to_all) differ
+// Compares the calls of this rank with those of the previous rank in the ring, and keeps what the next rank has not got
+// yet. A call never waits for the comparison, so a program may already use a wrong result when the group fails. If all
+// neighbours are equal, all ranks are. The sizes of an exchange (gather, scatter, all_to_all) differ
 // legally between ranks, so only what two neighbours send each other is compared.
 //
 // Thread-safe.

@@ -25,8 +25,7 @@ constexpr microseconds kPark{50000};
 constexpr int64_t kUnknownBytes = 32 << 20;
 // Between two calls of make_progress while no operation in flight enters oneCCL.
 constexpr microseconds kProgressInterval{500};
-// How long an operation may take to complete after an error of oneCCL that may be its own. Longer after a failure, whose
-// remaining transfers may raise more errors.
+// How long a suspect may take to complete. Longer after a failure: the transfers that are left of it raise more errors.
 constexpr std::chrono::seconds kSuspected{1};
 constexpr std::chrono::seconds kSuspectedAfterFailure{5};
 // How long the exit of the process waits for a thread inside oneCCL.
@@ -224,7 +223,8 @@ std::vector<OperationPtr> Engine::failed_before() const {
 void Engine::suspect(const std::string& error) {
   const auto until = Clock::now() + (given_up_.empty() ? kSuspected : kSuspectedAfterFailure);
   const auto is_in_oneccl = [](const auto& operation) { return operation->is_in_oneccl(); };
-  if (given_up_.empty() && std::none_of(in_flight_.begin(), in_flight_.end(), is_in_oneccl)) {
+  const bool is_new = error != oneccl_error_;
+  if (is_new && given_up_.empty() && std::none_of(in_flight_.begin(), in_flight_.end(), is_in_oneccl)) {
     std::cerr << c10::str("ccl: a transfer that no call waits for has failed: ", error, "\n") << std::flush;
   }
   oneccl_error_ = error;
@@ -261,6 +261,7 @@ std::vector<OperationPtr> Engine::take_kept() {
   }
   count_.store(in_flight_.size());
   oneccl_error_.clear();
+  (void)take_transfer_error(); // of a transfer that the reset has ended
   return std::exchange(given_up_, {});
 }
 

@@ -74,16 +74,16 @@ class Engine {
   struct Found {
     std::vector<OperationPtr> complete;
     std::vector<std::pair<OperationPtr, std::string>> failed; // and the reason
-    std::vector<OperationPtr> suspects; // past the time that `suspect` gave them
-    std::vector<OperationPtr> failed_before; // with transfers in oneCCL, whose error it may be: one of each group
-    std::string error; // oneCCL's, of one of the suspects
+    std::vector<OperationPtr> suspects; // that have not completed in time
+    std::vector<OperationPtr> failed_before; // one for each group that failed earlier and still has transfers in oneCCL
+    std::string error; // oneCCL's last error; it belongs to a suspect or to a call in `failed_before`
   };
   // With the lock held. Raises nothing that oneCCL raises.
   Found look();
   std::vector<OperationPtr> failed_before() const;
-  // With the lock held. oneCCL has one queue of transfers. Whoever polls gets the error of any of them, and nothing
-  // tells of which. The transfers that are right still complete, so operations in flight are suspected, and fail
-  // if they have not completed some time later.
+  // With the lock held. oneCCL has one queue of transfers for all operations, and does not say which transfer failed.
+  // Correct transfers still complete. So all operations in flight become suspects, and a suspect that is not complete
+  // after kSuspected fails.
   void suspect(const std::string& error);
   void fail(Found& found);
 

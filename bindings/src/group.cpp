@@ -307,13 +307,16 @@ std::string Group::find_difference() noexcept {
 
 PeerReports::Calls Group::compare_with_peers(Clock::time_point limit) noexcept {
   if (auto text = find_difference(); !text.empty()) {
-    publish_last_call();
+    // Not here: a store that does not answer must not delay an error that is known.
+    Completions::instance().post([reports = reports_, calls = calls_] { reports->publish(calls->last().describe()); });
     return {reason().find(text) == std::string::npos ? text : "", true};
   }
   const auto gone = failure();
   const bool peer_failed = gone && gone->kind == Departure::Kind::kFailed;
-  const auto end = std::min(limit, Clock::now() + (peer_failed ? kReportsAfterFailure : kReports));
-  return reports_->compare(calls_->last().describe(), std::chrono::duration_cast<Milliseconds>(end - Clock::now()));
+  const auto now = Clock::now();
+  const auto left = std::min<Clock::duration>(limit - now, peer_failed ? kReportsAfterFailure : kReports);
+  const auto wait = std::max(Milliseconds(0), std::chrono::duration_cast<Milliseconds>(left));
+  return reports_->compare(calls_->last().describe(), wait);
 }
 
 std::string Group::find_reported_failure() noexcept {

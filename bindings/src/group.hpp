@@ -96,8 +96,8 @@ class Group : public std::enable_shared_from_this<Group> {
 
   // Reports through the lifeline that this rank has given the group up. Never blocks.
   void report_failure() noexcept;
-  // "the ranks call different collectives: rank 0 called ..., rank 1 called ...", else empty. After a failure: the other
-  // ranks' calls may be on their way, and this waits for them for a moment.
+  // "the ranks call different collectives: rank 0 called ..., rank 1 called ...", or empty if the calls are equal. For
+  // use after a failure: waits up to kCallsOnTheirWay for calls that the other ranks have sent.
   std::string find_difference() noexcept;
   // Through the store: see PeerReports.
   void publish_last_call() noexcept;

@@ -16,8 +16,7 @@ namespace ccl_backend {
 class Ring;
 
 // oneCCL does not detect that a peer has ended, and waits on. The ranks of a group therefore form a ring of TCP
-// connections. When a process ends, for any reason, the kernel closes its
-// connections within milliseconds. A lost host or network is detected after CPU_TRAIN_STACK_UNREACHABLE_SECONDS
+// connections. When a process ends, for any reason, the kernel closes its connections within milliseconds. A lost host or network is detected after CPU_TRAIN_STACK_UNREACHABLE_SECONDS
 // (default 25). The rank that detects a loss sends a message along the ring, in both directions. Ranks that have left
 // forward messages until all ranks have departed, or their process ends: a rank whose two neighbours' processes have
 // ended does not learn of later departures. A stopped process (SIGSTOP) is not detected.

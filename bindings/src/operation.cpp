@@ -66,10 +66,13 @@ Sizes sizes_of(const Call& call, const GroupOptions& group) {
   return sizes;
 }
 
-// Whether SharedExchange, which compares the calls itself, does all of it.
+// Whether SharedExchange does all of it, and compares the calls itself. oneCCL does sums of bool, and those of
+// reduce_scatter if the ranks' parts differ in size.
 bool is_summed_within_node(const Call& call) {
   const bool is_sum = call.op == static_cast<uint8_t>(OpKind::SUM) || call.op == static_cast<uint8_t>(kAverage);
-  return is_sum && call.root < 0;
+  const auto is_bool = [](const auto& tensor) { return tensor.scalar_type() == at::kBool; };
+  return is_sum && call.root < 0 && call.type != c10d::OpType::REDUCE_SCATTER &&
+      std::none_of(call.inputs.begin(), call.inputs.end(), is_bool);
 }
 
 std::string seconds(Clock::duration duration) {

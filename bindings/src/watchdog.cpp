@@ -175,7 +175,7 @@ void Watchdog::fail_suspects(
     failed.ended = claim_all(*failed.group);
   }
   Completions::instance().post([all = std::move(all), text_of]() mutable {
-    const auto limit = Clock::now() + kCompare; // of all groups together: their ranks are told at the same time
+    const auto limit = Clock::now() + kCompare; // for all groups together, which were reported at the same time
     for (auto& failed : all) {
       failed.peers = failed.group->compare_with_peers(limit);
     }

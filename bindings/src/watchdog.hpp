@@ -26,8 +26,8 @@ class Watchdog {
 
   // Fails the operation with "ccl: #12 all_reduce(float32, 100) " and the reason, and its group.
   void fail(const OperationPtr& operation, const std::string& reason);
-  // Fails operations of which at least one is at fault, with their groups and one text that lists them all, after those
-  // that have failed before: the fault may be theirs.
+  // Fails the suspects and their groups. All get one text, which lists the calls that may have caused the error: those
+  // that failed before, then the suspects.
   void fail_suspects(
       const std::vector<OperationPtr>& suspects, const std::vector<OperationPtr>& failed_before,
       const std::string& reason);

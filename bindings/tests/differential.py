@@ -11,19 +11,16 @@ import os
 import random
 import time
 from collections import Counter
-from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from cases import check
+from different_calls import REDUCTIONS, expect_error
 
 TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.uint8)
-REDUCTIONS = ("SUM", "PRODUCT", "MIN", "MAX", "AVG")
 SIZES = (0, 1, 2, 7, 64, 1000, 4097, 70_000)
-# One case in this number has different arguments on one rank. Each needs a group of its own, which fails.
+# One case in this number has different arguments on one rank.
 MISMATCH_EACH = 20
-LIMIT_SECONDS = 2.0
 
 Tensors = list[torch.Tensor]
 
@@ -213,59 +210,6 @@ def compare(case: Case, group: Any) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-2 if case.op == "AVG" else 0, atol=0)
 
 
-def mismatches(draw: random.Random, ranks: int) -> dict[str, list[Any]]:
-    """By name: two calls, functions of a group, which ranks must not make together."""
-    size, other = draw.choice(((4, 10), (10, 4), (1000, 1001), (70_000, 300)))
-    types = draw.sample((torch.float32, torch.int32, torch.float64, torch.bfloat16), 2)
-
-    def reduces(size: int = size, dtype: torch.dtype = torch.float32, op: str = "SUM") -> Any:
-        return lambda group: dist.all_reduce(torch.ones(size).to(dtype), getattr(dist.ReduceOp, op), group=group)
-
-    def broadcasts(size: int = size, root: int = 0) -> Any:
-        return lambda group: dist.broadcast(torch.ones(size), root, group=group)
-
-    def gathers(size: int) -> Any:
-        return lambda group: dist.all_gather([torch.ones(size)] * ranks, torch.ones(size), group=group)
-
-    def exchanges(size: int) -> Any:
-        return lambda group: dist.all_to_all([torch.ones(size)] * ranks, [torch.ones(size)] * ranks, group=group)
-
-    return {
-        "types": [reduces(dtype=dtype) for dtype in types],
-        "types of a maximum": [reduces(dtype=dtype, op="MAX") for dtype in types],
-        "operations": [reduces(op=op) for op in draw.sample(REDUCTIONS, 2)],
-        "roots": [broadcasts(root=root) for root in draw.sample(range(ranks), 2)],
-        "sizes of a broadcast": [broadcasts(size), broadcasts(other)],
-        "sizes of all_gather": [gathers(size), gathers(other)],
-        "sizes of all_to_all": [exchanges(size), exchanges(other)],
-        "collectives": [reduces(), lambda group: dist.barrier(group)],
-    }
-
-
-def expect_error(number: int, draw: random.Random, ranks: int) -> None:
-    """Raises AssertionError unless different calls raise an error that names both, on this rank and in time."""
-    pairs = mismatches(draw, ranks)
-    kind = list(pairs)[number // MISMATCH_EACH % len(pairs)]
-    call = pairs[kind][dist.get_rank() == draw.randrange(ranks)]
-    group = dist.new_group(backend="ccl", timeout=timedelta(seconds=60))
-    backend = group._get_backend(torch.device("cpu"))
-    dist.barrier(group)
-    began = time.monotonic()
-    try:
-        call(group)
-        while not backend.has_error() and time.monotonic() - began < LIMIT_SECONDS:
-            time.sleep(0.01)
-        dist.barrier(group)
-        error = "none"
-    except RuntimeError as raised:
-        error = str(raised)
-    seconds = time.monotonic() - began
-    message = f"case {number}: different {kind}: {seconds:.1f} s: {error}"
-    check("the ranks call different collectives: " in error and error.count(" called #") == 2, message)
-    check(seconds < LIMIT_SECONDS, message)
-    backend.abort()
-
-
 def main() -> None:
     global GLOO
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -273,7 +217,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=600.0)
     options = parser.parse_args()
-    ranks, draw, counts = dist.get_world_size(), random.Random(options.seed), Counter[str]()  # noqa: S311
+    ranks, counts = dist.get_world_size(), Counter[str]()
+    draw = random.Random(options.seed)  # noqa: S311 - cases, not secrets
     GLOO = dist.new_group(backend="gloo")
     began = time.monotonic()
     for number in range(options.cases):
@@ -283,7 +228,7 @@ def main() -> None:
             if over.item():
                 break
         if number % MISMATCH_EACH == MISMATCH_EACH - 1:
-            expect_error(number, draw, ranks)
+            expect_error(number // MISMATCH_EACH, draw, ranks)
             counts["mismatched"] += 1
             dist.barrier(GLOO)
             continue

@@ -22,6 +22,7 @@ from tooling.wheels import locks
 
 TRL = "trl==1.16.0"
 BITSANDBYTES = "bitsandbytes==0.50.2"
+pytestmark = pytest.mark.timeout(containers.BUILD_TEST_SECONDS)
 IMAGE_TESTS = Path(__file__).parents[1] / "image"
 TRAIN = [
     "--model_name_or_path=/data/model",
@@ -43,7 +44,7 @@ def own(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[
     wheel = make_wheel(tmp_path_factory.mktemp("wheels"), "torch_helper", "1.0", payload=b"ours")
     packages = [TRL, BITSANDBYTES, str(wheel)]
     options = [f"--with={package}" for package in packages]
-    done = inv("build", *options, timeout=900)
+    done = inv("build", *options, timeout=containers.BUILD_SECONDS)
     pin = choose.choose(packages=packages)
     yield pin, options, works(done) + done.stderr
     docker.remove_image(pin.image)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import INV, Running, containers, inv, no_cluster_left
+from tests.containers import BUILD_SECONDS, BUILD_TEST_SECONDS
 from tooling.basis import identity
 from tooling.basis.paths import CACHE, ROOT
 from tooling.engine import docker as docker_client
@@ -56,7 +57,7 @@ class Checkout:
 
     def inv(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         argv = [str(self.folder / "inv"), *arguments]
-        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=1400)
+        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=BUILD_SECONDS)
 
     def container(self, cluster: str) -> str:
         return f"cts-{self.identity}-{cluster}-node-0-1"
@@ -94,8 +95,7 @@ def other(tmp_path: Path) -> Iterator[Checkout]:
     subprocess.run(["docker", "image", "rm", made.image], capture_output=True, check=False, timeout=60)
 
 
-# Builds an image: if the engine has dropped its build cache and other tests use the cores, in more than 600 s.
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(BUILD_TEST_SECONDS)
 def test_another_checkouts_builds_clusters_and_tests_do_not_disturb_a_job(
     image: str, other: Checkout, scripts: Path, start: Callable[..., Running]
 ) -> None:

@@ -15,6 +15,7 @@ from tooling.pins import parse
 from tooling.wheels import fetch
 
 PIN = parse.load().pin()
+pytestmark = pytest.mark.timeout(containers.BUILD_TEST_SECONDS)
 
 
 def layers(reference: str) -> list[str]:
@@ -46,7 +47,7 @@ def changed_image(image: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
         staged = recipe.stage_locks(PIN, tmp_path_factory.mktemp("locks"))
         argv = recipe.build_argv(PIN, ground, fetch.fetch(PIN), staged, {}, tag)
     try:
-        subprocess.run(argv, capture_output=True, check=True, timeout=600)
+        subprocess.run(argv, capture_output=True, check=True, timeout=containers.BUILD_SECONDS)
         yield tag
     finally:
         subprocess.run(["docker", "rmi", "--force", tag], capture_output=True, check=False, timeout=60)

@@ -203,7 +203,7 @@ def copy_log(log: BinaryIO, terminal: BinaryIO) -> None:
 
 
 def shown_on(terminal: BinaryIO) -> Callable[[bytes], bytes]:
-    """How a line of a job is written. A terminal would obey control characters; files and pipes get all bytes."""
+    """Replaces control characters in a job's line for a terminal. Files and pipes get the line as it is."""
     return output_line if terminal.isatty() else lambda line: line
 
 

@@ -1,7 +1,7 @@
 """A program: pip with the environment markers of another Python. Usage: target_pip.py MARKERS PIP_ARGUMENTS...
 
 It takes wheels only. --only-binary does not apply to a package that another one requires by its address, as in
-`Requires-Dist: name @ https://...`: pip would run the package's build code on this machine to read its metadata.
+`Requires-Dist: name @ https://...`: pip would run build code of the package on this machine to read its metadata.
 
 pip evaluates markers such as `python_version < "3.10"` for the Python that runs pip, even with --python-version.
 A lock for another Python would have missing or superfluous packages. This program replaces the function in pip

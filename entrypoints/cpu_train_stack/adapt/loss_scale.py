@@ -155,7 +155,10 @@ class _Scale:
         return _attributes(accelerator, {"backward": backward})
 
     def _is_part(self, loss: Any) -> bool:
-        """Whether it is the last loss, divided by the steps: of this window, or of all windows but the last."""
+        """Whether the script has divided its last loss by the accumulation steps.
+
+        The last update of an epoch may have fewer steps than the argument says: a script may divide by either.
+        """
         last = self._loss
         if last is None:
             return False

@@ -2,8 +2,8 @@
 
 evaluate downloads each metric's program from the hub, on every node, and runs it (huggingface/evaluate#315, #473).
 The image computes NAMES by the same definitions, and rouge and sacrebleu with their packages. If another metric
-cannot be downloaded, one line says which the image has. A program NAME/NAME.py or NAME.py in the working directory
-takes precedence, as in evaluate.
+cannot be downloaded, one line says which the image has. A program NAME/NAME.py in the working directory takes
+precedence, as in evaluate.
 """
 
 from __future__ import annotations

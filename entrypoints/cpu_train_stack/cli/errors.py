@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 
+from cpu_train_stack.cli import printable
+
 # The error numbers of a full disk: without space, or without space for this user.
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
 def one_line(error: BaseException) -> str:
     """The message of an error in one line; its type if it has no message."""
-    return " ".join(str(error).split()) or type(error).__name__
+    return printable.one_line(str(error)) or type(error).__name__
 
 
 class UsageError(Exception):

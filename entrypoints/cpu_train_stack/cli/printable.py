@@ -1,6 +1,6 @@
-"""Text of others (names, messages, output) without what a terminal would obey instead of show. Pure, torch-free.
+"""Replaces control characters in names, messages and output of other programs and people. Pure, torch-free.
 
-Control characters set a terminal's title and clipboard, clear its screen, and write over lines of others.
+A terminal obeys control characters: they change its title and its clipboard, clear it, and overwrite other lines.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ _SEPARATOR = b" | "
 
 
 def printable(text: str) -> str:
-    """The text with its control characters as `\\x1b`. Newlines and tabs stay."""
+    """The text with each control character written out, such as `\\x1b`. Newlines and tabs stay."""
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def one_line(text: str) -> str:
-    """The same in one line."""
+    """The printable text in one line."""
     return printable(" ".join(text.split()))
 
 
 def output_line(line: bytes) -> bytes:
     """A line of a job's output, `NODE | TEXT`, for a terminal.
 
-    Colors stay, and end with the line. Progress bars return to the start of the line, where the node's name is
-    written again: no node can write lines of another one.
+    Colors stay, and end with the line. After a carriage return, as progress bars write it, the node's name is
+    printed again, so no node can imitate another one.
     """
     line = _OUTPUT.sub(lambda found: found[1] or ascii(found[0].decode()).encode()[1:-1], line)
     name, separator, text = line.partition(_SEPARATOR)

@@ -1,4 +1,4 @@
-"""Read files that are hidden, removed or replaced at any time, and replace files atomically. Torch-free."""
+"""Read files that may be missing or change at any time, and replace files atomically. Torch-free."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-# Of a document that another program wrote.
+# The largest document of another program that is read.
 MOST_BYTES = 64 << 20
 
 

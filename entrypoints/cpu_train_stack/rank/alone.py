@@ -31,7 +31,7 @@ _TORCH = frozenset(
 _OWN = frozenset(("horovod", "mpi4py", "ray"))
 # A script imports few files of its own folder. Others are not read.
 _MOST_FILES = 30
-# Options of Python: without an effect on what a script does, and those that have a value.
+# Options of Python that do not change what a script does, and options that have a value.
 _PASSED_OVER = frozenset(("-u", "-B", "-s", "-E", "-b", "-q"))
 _WITH_VALUE = frozenset(("-W", "-X"))
 _PYTHON = re.compile(r"(python|pt_main_thread|pypy)[\d.]*")

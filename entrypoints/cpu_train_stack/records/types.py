@@ -1,4 +1,4 @@
-"""Which JSON values the fields of a record may have. A job wrote them: nobody else may rely on them. Pure."""
+"""Which JSON values the fields of a record may have. A job can write anything into its records. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_finite(value: Any) -> bool:
-    """Of a metric, which nothing calculates with: total_flos is larger than other numbers may be."""
+    """For metrics, which are only shown: total_flos is larger than _GREATEST."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
