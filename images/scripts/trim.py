@@ -41,6 +41,8 @@ UNUSED = {
     "lib/libur_*": "runtime of accelerators",
     "lib/libtcm_debug*": "debug build",
     "bin/IMB-*": "Intel MPI's benchmarks",
+    "bin/fi_*": "libfabric's own programs, which do not run without Intel MPI's environment",
+    "bin/impi_info": "the same",
 }
 # A folder that a rule matches and that stays: numpy.testing imports a module from it (numpy 2.0 to 2.3).
 IMPORTED = ("numpy/_core/tests",)

@@ -7,8 +7,6 @@ removed send_example_telemetry, get_full_repo_name (only for --push_to_hub), and
 transformers.utils.
 huggingface_hub: 1.0 removed Repository.
 accelerate: 1.0 removed Accelerator.use_fp16 and DistributedType.TPU, and renamed logging_dir to project_dir.
-Intel's bindings: torch_ccl has been called oneccl_bindings_for_pytorch since 1.12; accelerate of 2022 imports the
-old name on older torch.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ from typing import Any, NoReturn
 from cpu_train_stack.adapt.adaptation import (
     Adaptation,
     Situation,
-    Verdict,
     add_to_transformers,
     before_method,
     on_import,
@@ -37,8 +34,7 @@ from cpu_train_stack.cli.import_hooks import after_import
 
 _METRIC, _TOKEN, _TELEMETRY = "load-metric", "auth-token", "telemetry"
 _TPU, _REPOSITORY, _ACCELERATOR = "torch-tpu", "hub-repository", "accelerator-names"
-_OFFLINE, _BINDINGS = "offline-mode", "torch-ccl"
-_MOVED = "moved-names"
+_OFFLINE, _MOVED = "offline-mode", "moved-names"
 _XLA = "is_torch_xla_available"
 _PYTORCH, _SAMPLERS = "transformers.pytorch_utils", "transformers.trainer_pt_utils"
 # By the module from which scripts import them: the old names, and the module and the name that they have now.
@@ -64,7 +60,7 @@ MOVED: dict[str, dict[str, tuple[str, str]]] = {
         "is_torch_tpu_available": ("transformers.utils", _XLA),
     },
 }
-_OLD_BINDINGS, _OLD_DEEPSPEED = "torch_ccl", "transformers.deepspeed"
+_OLD_DEEPSPEED = "transformers.deepspeed"
 _OLD_PARAMETER = "use_auth_token"
 _PUSH = "huggingface_hub 1.0 removed Repository: remove --push_to_hub, and upload the folder with `hf upload`"
 
@@ -218,10 +214,6 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self.situation.report(self.adaptation, f"{self.old} is now {self.now}")
 
 
-def _install_bindings(situation: Situation) -> None:
-    sys.meta_path.append(_Finder(situation, _BINDINGS, _OLD_BINDINGS, packages.CCL))
-
-
 def add_moved(names: Mapping[str, tuple[str, str]], situation: Situation, module: Any) -> None:
     """Let scripts import the old names from the module."""
     original = vars(module).get("__getattr__")
@@ -293,11 +285,5 @@ ADAPTATIONS = (
         "names such as trainer.ALL_LAYERNORM_LAYERS can be imported from their old modules",
         removed_in("transformers", "5.0.0"),
         _install_moved,
-    ),
-    Adaptation(
-        _BINDINGS,
-        f"{_OLD_BINDINGS} can be imported, and is {packages.CCL}",
-        lambda _: Verdict(packages.installed(packages.CCL), "if the script or accelerate imports it"),
-        _install_bindings,
     ),
 )

@@ -4,7 +4,10 @@ torch does not know these launchers: each rank would train alone, on all of the 
 process becomes `entrypoint run SCRIPT`, or `run -m MODULE`. With `python -c`, or with other options of Python,
 such as -X, a rank keeps its command and prints that it trains alone. These keep their command without a line:
 programs whose name does not end in .py, a rank's own children, scripts that do not import torch, and scripts that
-find out their rank themselves, by mpi4py or by the launcher's variable. Torch-free.
+find out their rank themselves, by mpi4py or by the launcher's variable.
+
+Also the scripts of `accelerate launch --cpu --num_processes 2`, which would be a single process, and a note for
+scripts of older libraries that plain Python runs. Torch-free.
 """
 
 from __future__ import annotations
@@ -12,11 +15,14 @@ from __future__ import annotations
 import ast
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
 
 from cpu_train_stack import contract
 from cpu_train_stack.cli.numbers import whole_number
+from cpu_train_stack.cli.say import say
 from cpu_train_stack.placement.launchers import LAUNCHERS, PLAIN, TORCHRUN, Launcher
 
 _OFF = "plain"
@@ -34,6 +40,9 @@ _MOST_FILES = 30
 # Options of Python that do not change what a script does, and options that have a value.
 _PASSED_OVER = frozenset(("-u", "-B", "-s", "-E", "-b", "-q"))
 _WITH_VALUE = frozenset(("-W", "-X"))
+# Libraries whose newer releases refuse older scripts, and how they refuse a flag.
+_HUGGING_FACE = frozenset(("accelerate", "datasets", "evaluate", "huggingface_hub", "transformers"))
+_REFUSED = re.compile(r"are not used by the HfArgumentParser|TrainingArguments.*unexpected keyword argument")
 _PYTHON = re.compile(r"(python|pt_main_thread|pypy)[\d.]*")
 
 
@@ -175,3 +184,28 @@ def _imported(text: str) -> list[str]:
             join = "." if node.module else ""
             names += [package] * bool(node.module) + [f"{package}{join}{alias.name}" for alias in node.names]
     return names
+
+
+def ranks_of_accelerate(words: Sequence[str], environ: Mapping[str, str], parent: Sequence[str]) -> list[str]:
+    """The arguments of `launch` for a script that `accelerate launch --cpu` starts once; none for other processes.
+
+    `parent`: the command line of the process that started this one.
+    """
+    if environ.get("RANK") or environ.get(contract.TORCHRUN) == _OFF or "launch" not in parent[:3]:
+        return []
+    if not parent[1:] or Path(parent[1]).name not in ("accelerate", "accelerate-launch"):
+        return []
+    for word, following in zip(parent, [*parent[1:], ""]):
+        name, _, value = word.partition("=")
+        number = whole_number(value or following) if name in ("--num_processes", "--num-processes") else None
+        if number is not None and number > 1 and words[1:] and words[1].endswith(".py"):
+            return ["--nproc-per-node", str(number), "--", "run", *words[1:]]
+    return []
+
+
+def report(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """sys.excepthook of a script that plain Python runs: the traceback, and what adapts the script."""
+    sys.__excepthook__(kind, error, traceback)
+    removed = isinstance(error, ImportError) and (error.name or "").partition(".")[0] in _HUGGING_FACE
+    if removed or _REFUSED.search(str(error)):
+        say(f"note: this script is for older libraries: `entrypoint run {sys.argv[0]} ...` adapts it")

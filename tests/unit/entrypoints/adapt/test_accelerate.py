@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 import sys
 from enum import Enum
@@ -15,25 +13,6 @@ import pytest
 from cpu_train_stack.adapt import catalogue, cpu, old_apis, process_group
 from cpu_train_stack.adapt.adaptation import Situation
 from cpu_train_stack.cli.errors import UsageError
-from cpu_train_stack.cli.packages import CCL
-
-
-def test_the_old_name_of_intels_bindings_is_that_of_the_images_package(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    bindings = ModuleType(CCL)
-    bindings.__spec__ = importlib.util.find_spec("json")
-    monkeypatch.setitem(sys.modules, CCL, bindings)
-    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    (adaptation,) = (one for one in catalogue.ALL if one.name == "torch-ccl")
-    adaptation.install(Situation((), {}, "ccl"))
-    try:
-        assert importlib.import_module("torch_ccl") is bindings
-    finally:
-        sys.modules.pop("torch_ccl", None)
-    assert capsys.readouterr().err == f"adapted (torch-ccl): torch_ccl is now {CCL}\n"
-    monkeypatch.setattr("cpu_train_stack.cli.packages.installed", lambda _module: False)
-    assert importlib.util.find_spec("torch_ccl") is None
 
 
 @pytest.mark.parametrize("name", ["PartialState", "AcceleratorState"])

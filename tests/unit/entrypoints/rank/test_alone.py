@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cpu_train_stack import contract
-from cpu_train_stack.rank.alone import adopted, warning
+from cpu_train_stack.rank.alone import adopted, ranks_of_accelerate, report, warning
 from tests.unit.entrypoints.launcher_environments import recording
 
 TRAINS = "import os\nimport torch.nn as nn\n"
@@ -110,3 +110,37 @@ def test_a_rank_with_options_of_python_says_that_it_trains_alone(tmp_path: Path,
     assert warning(line, {**environ, contract.TORCHRUN: "plain"}, []) is None
     assert warning(["python", "-c", "import torch; train()"], environ, [])
     assert warning(["python", "-c", "import torch, mpi4py"], environ, []) is None
+
+
+ACCELERATE = ["/opt/venv/bin/python", "/opt/venv/bin/accelerate", "launch", "--cpu"]
+
+
+@pytest.mark.parametrize("flag", [["--num_processes", "2"], ["--num_processes=2"], ["--num-processes", "2"]])
+def test_accelerates_single_process_on_cpus_becomes_its_ranks(flag: list[str]) -> None:
+    line = ["python", "train.py", "--lr", "1"]
+    wanted = ["--nproc-per-node", "2", "--", "run", *line[1:]]
+    assert ranks_of_accelerate(line, {}, [*ACCELERATE, *flag, *line[1:]]) == wanted
+    assert ranks_of_accelerate(line, {"RANK": "0"}, [*ACCELERATE, *flag, *line[1:]]) == []
+    assert ranks_of_accelerate(line, {contract.TORCHRUN: "plain"}, [*ACCELERATE, *flag, *line[1:]]) == []
+    assert ranks_of_accelerate(line, {}, [*ACCELERATE, *line[1:]]) == []
+    assert ranks_of_accelerate(line, {}, ["bash", "-c", "launch", *flag]) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "noted"),
+    [
+        (ImportError("cannot import name 'send_example_telemetry'", name="transformers.utils"), True),
+        (ValueError("Some specified arguments are not used by the HfArgumentParser: ['--use_ipex']"), True),
+        (TypeError("TrainingArguments.__init__() got an unexpected keyword argument 'no_cuda'"), True),
+        (ModuleNotFoundError("No module named 'own'", name="own"), False),
+        (ValueError("bad"), False),
+    ],
+    ids=["import", "flag", "argument", "own module", "own error"],
+)
+def test_an_older_script_gets_a_line_that_names_run(
+    error: Exception, noted: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report(type(error), error, None)
+    printed = capsys.readouterr().err
+    assert str(error) in printed
+    assert ("`entrypoint run " in printed) is noted
