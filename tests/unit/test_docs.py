@@ -1,6 +1,7 @@
 """README.md, CONTRIBUTING.md and docs/: their links, and the facts that they quote from the code."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,9 @@ def test_the_charts_figures_are_those_of_the_benchmarks() -> None:
     measured = set(re.findall(r"(\d\.\d\d)x", text(DOCS / "benchmarks.md")))
     assert shown
     assert set(shown) <= measured
+
+
+def test_the_recipes_have_the_tested_lines_of_the_guides() -> None:
+    rows = tomllib.loads(text(ROOT / "tests" / "image" / "guides.toml"))["row"]
+    table = "\n".join(f"| {row['line']} | {row['answer']} |" for row in rows)
+    assert f"| in a guide | with this image |\n| --- | --- |\n{table}\n\n" in text(DOCS / "recipes.md"), table
