@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from huggingface_hub.constants import HF_HUB_CACHE
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -36,5 +37,6 @@ result = Trainer(BertForSequenceClassification(config), training, train_dataset=
 group = dist.get_backend() if dist.is_initialized() else "no group"
 sys.stdout.write(
     f"trained {result.global_step} step, {training.world_size} ranks, {group}, bf16 {training.bf16}\n"
+    f"models in {HF_HUB_CACHE}\n"
 )
 sys.stdout.flush()
