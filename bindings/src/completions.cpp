@@ -102,6 +102,8 @@ void Completions::retry() {
   std::lock_guard<std::mutex> guard(mutex_);
   if (!stopping_ && static_cast<size_t>(idle_) < tasks_.size()) {
     add_thread();
+  } else {
+    is_short_ = false;
   }
 }
 

@@ -26,11 +26,16 @@ std::shared_ptr<Group> ProcessGroupCCL::group() const {
   return group_;
 }
 
-std::shared_ptr<Group> ProcessGroupCCL::require_group(const char* operation) const {
+std::shared_ptr<Group> ProcessGroupCCL::open_group(const char* operation) const {
   auto found = group();
   if (!found) {
     C10_THROW_ERROR(DistBackendError, c10::str("ccl: ", operation, " on a group that was shut down"));
   }
+  return found;
+}
+
+std::shared_ptr<Group> ProcessGroupCCL::require_group(const char* operation) const {
+  auto found = open_group(operation);
   try {
     found->require_usable(operation);
   } catch (const std::exception&) {
@@ -80,11 +85,11 @@ uint64_t ProcessGroupCCL::getSequenceNumberForGroup() {
 }
 
 void ProcessGroupCCL::setTimeout(Milliseconds timeout) {
-  require_group("set_timeout")->set_timeout(timeout);
+  open_group("set_timeout")->set_timeout(timeout);
 }
 
 c10::intrusive_ptr<Backend::Options> ProcessGroupCCL::getBackendOptions() {
-  return c10::make_intrusive<Options>("ccl", require_group("options")->timeout());
+  return c10::make_intrusive<Options>("ccl", open_group("options")->timeout());
 }
 
 void ProcessGroupCCL::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) {

@@ -77,7 +77,9 @@ class ProcessGroupCCL final : public Backend {
 
  private:
   WorkPtr receive(Tensors& tensors, int source, int tag, c10d::OpType type);
-  // Raises DistBackendError if the group was shut down or has failed.
+  // Raises DistBackendError if the group was shut down.
+  std::shared_ptr<Group> open_group(const char* operation) const;
+  // Also raises DistBackendError if the group has failed, after a wait for the reason.
   std::shared_ptr<Group> require_group(const char* operation) const;
   WorkPtr launch(Call&& call, bool is_collective = true);
   void check_root(int64_t root, const char* name) const;
