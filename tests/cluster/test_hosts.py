@@ -258,11 +258,12 @@ def test_each_unfit_host_is_one_line_and_nothing_starts(machines: Machines, unfi
             opened = Registry(api.ensure().endpoint, Target.parse(f"{address}/stack"))
             reference = f"{address}/stack@{opened.push(made, '1')}"
             image_lock.write(ImageLock(reference, f"{address}/stack:1", "2.13", "", {}, "0" * 64), lock)
-            bare_hosts.docker("image", "rm", "--force", made)
             # A host pulls a missing image. This image is empty: only the start of the container fails.
-            pulled = machines.inv("launch", f"--hosts={machines.file('alpha')}", *options)
-            assert pulled.returncode == contract.USAGE_EXIT_CODE
-            assert "alpha: its container cannot be started: " in pulled.stderr.splitlines()[-1], pulled.stderr
+            for named in (options, (f"--image={reference}", *options[1:])):
+                bare_hosts.docker("image", "rm", "--force", made)
+                pulled = machines.inv("launch", f"--hosts={machines.file('alpha')}", *named)
+                assert pulled.returncode == contract.USAGE_EXIT_CODE
+                assert "alpha: its container cannot be started: " in pulled.stderr.splitlines()[-1], pulled.stderr
         hosts = ["alpha", "nowhere.invalid", "bare", "down", "other", "changed", "beta"]
         done = machines.inv("launch", f"--hosts={machines.file(*hosts)}", *options)
     finally:

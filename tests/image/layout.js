@@ -12,6 +12,9 @@ for (const node of document.querySelectorAll("main *")) {
     faults.push(`<${node.tagName} ${node.className}> of ${rows} rows is cut at ${node.clientHeight} of ${node.scrollHeight} px`);
   }
 }
+for (const node of document.querySelectorAll(".stacked td")) { // its column's name is no text of the document
+  if (node.scrollHeight > node.clientHeight + 1) faults.push(`"${node.dataset.column}" overlaps the next line`);
+}
 const visible = (node) => node.checkVisibility({ visibilityProperty: true }) && !node.closest(".unseen, noscript, script, style");
 const range = document.createRange();
 const walker = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);

@@ -28,6 +28,8 @@ FORECAST = [
     *("--single-node-samples-per-second", "20", "--batch-size", "16", "--ranks-per-node", "2"),
 ]
 JOBS = ("html in texts", "failed", "one rank", "straggler", "no step", "two jobs", "forecast", "first evaluation")
+# Only for the layout. Names of folders are the names of the curves.
+WIDE = ("64 ranks", "six jobs", "long names")
 # Each with the charts and the pictures of cores on its page.
 COMMANDS = {
     "plan": (["cpu_train_stack", "plan", "--local-world-size", "2"], 0, 1),
@@ -98,6 +100,13 @@ def job(folder: Path, name: str) -> Path:
     elif name == "two jobs":
         jobs = [synthetic_records.write(folder / "a"), synthetic_records.write(folder / "b", world_size=2)]
         return compare.write(jobs, folder / "compare.html")
+    elif name in ("six jobs", "long names"):
+        named = "learning-rate-{}e-5-batch-16" if name == "six jobs" else "x" * 60 + "{}"
+        folders = [folder / named.format(number) for number in range(6)]
+        jobs = [synthetic_records.write(one, world_size=1, ranks_per_node=1, steps=5) for one in folders]
+        return compare.write(jobs, folder / "compare.html")
+    elif name == "64 ranks":
+        synthetic_records.write(folder, world_size=64, ranks_per_node=4, steps=30, slow={5: {"compute": 1.4}})
     else:
         synthetic_records.write(
             folder, change=lambda start: replace(start, config={"model_name_or_path": EVIL}, command=[EVIL])
@@ -206,9 +215,9 @@ def test_the_charts_change_to_elapsed_time(browser: webdriver.Chrome, tmp_path: 
     assert browser.execute_script(_BLANK) == []
 
 
-@pytest.mark.parametrize("name", [*JOBS, *COMMANDS])
+@pytest.mark.parametrize("name", [*JOBS, *WIDE, *COMMANDS])
 def test_a_page_fits_into_windows_of_three_widths(name: str, browser: webdriver.Chrome, tmp_path: Path) -> None:
-    file = job(tmp_path, name) if name in JOBS else page_of(name, tmp_path)
+    file = page_of(name, tmp_path) if name in COMMANDS else job(tmp_path, name)
     found = []
     for width, colors in ((1280, "light"), (1280, "dark"), (900, "light"), (420, "dark")):
         show(browser, file, width, colors)

@@ -243,7 +243,7 @@ for line in sys.stdin:
 
 def test_the_trainers_lines_in_the_recipes_are_understood(image: str) -> None:
     recipes = (HERE.parents[1] / "docs" / "recipes.md").read_text()
-    lines = [line.strip() for line in recipes.splitlines() if line.startswith("    train ")]
+    lines = re.findall(r"^    \./inv .* -- (train .*)$", recipes, re.MULTILINE)
     assert len(lines) >= 6
     words = "\n".join(lines)
     done = containers.run(

@@ -1,12 +1,17 @@
 """README.md, CONTRIBUTING.md and docs/: their links, and the facts that they quote from the code."""
 
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
 import pytest
 
+import tasks
 from cpu_train_stack import contract
+from tests.unit.tooling.cli.program import run
+from tests.unit.tooling.image.examples import LOCK
+from tooling.image import lock
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -88,3 +93,24 @@ def test_the_recipes_have_the_tested_lines_of_the_guides() -> None:
     rows = tomllib.loads(text(ROOT / "tests" / "image" / "guides.toml"))["row"]
     table = "\n".join(f"| {row['line']} | {row['answer']} |" for row in rows)
     assert f"| in a guide | with this image |\n| --- | --- |\n{table}\n\n" in text(DOCS / "recipes.md"), table
+
+
+def test_each_recipe_has_a_complete_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its options are understood. test_scripts.py checks the flags of `train`."""
+    (tmp_path / "scripts").mkdir()
+    lock.write(LOCK, tmp_path / "image.lock.json")
+    monkeypatch.chdir(tmp_path)
+    sections = [part for part in text(DOCS / "recipes.md").split("\n## ")[1:] if "\nThe guide" in part]
+    assert len(sections) == 6
+    for section in sections:
+        commands = re.findall(r"^    \./inv (.*)$", section, re.MULTILINE)
+        assert commands, section
+        for command in commands:
+            words = shlex.split(command)
+            if words[0] == "up":
+                words.insert(1, "--print-compose")
+            code, out, err = run(tasks.SECTIONS, words, capsys)
+            assert (code, err) == (0, ""), command
+            assert words[words.index("--") + 1] in out

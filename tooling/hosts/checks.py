@@ -77,16 +77,16 @@ def _check_engine(job: Job, remote: Remote) -> None:
 
 
 def _image(job: Job, remote: Remote) -> str:
-    """The output of commands.image, after a pull if there is an image lock."""
-    done = remote.run(commands.image(job.image))
-    if done.code != 0 and job.image_lock:
-        pulled = remote.run(commands.pull(job.image), limit=PULL_SECONDS)
+    """The output of commands.image, after a pull if there is an image lock or a name."""
+    done = remote.run(commands.image(job.reference))
+    if done.code != 0 and job.is_pulled:
+        pulled = remote.run(commands.pull(job.reference), limit=PULL_SECONDS)
         if pulled.code != 0:
-            raise RemoteError(f"{job.image} is missing and cannot be pulled: {pulled.last}")
-        done = remote.run(commands.image(job.image))
+            raise RemoteError(f"{job.reference} is missing and cannot be pulled: {pulled.last}")
+        done = remote.run(commands.image(job.reference))
     if done.code != 0:
         raise RemoteError(
-            f"{job.image} is missing: copy it to the host (docker save, docker load), "
+            f"{job.reference} is missing: copy it to the host (docker save, docker load), "
             "or push it with ./inv push and pass --image-lock image.lock.json"
         )
     return done.out.strip()

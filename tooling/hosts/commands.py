@@ -190,8 +190,8 @@ def keep(container: str) -> str:
 def dry_run(job: Job, places: Sequence[Place]) -> list[tuple[str, str]]:
     """Every command of the job in order, each with the name of its host."""
     names = [host.name for host in job.nodes]
-    checks = [ENGINE, present_jobs(job.name), image(job.image)]
-    checks += [pull(job.image)] if job.image_lock else []
+    checks = [ENGINE, present_jobs(job.name), image(job.reference)]
+    checks += [pull(job.reference)] if job.is_pulled else []
     checks += [CLOCK, FACTS]
     checks += [readable(job.data)] if job.data else []
     folders = [places[0].output, *([job.hub] if job.hub else [])]

@@ -89,8 +89,8 @@ def problems(job: Job, indices: Sequence[int], known: Sequence[Facts]) -> list[s
         found += [f"{name}: {line}" for line in lines]
         if host.image_content != first.image_content:
             found.append(
-                f"{name}: {job.image} differs from the image on {first_name} ({_short(host.image_id)}, expected "
-                f"{_short(first.image_id)}): push it with ./inv push and pass --image-lock"
+                f"{name}: {job.reference} differs from the image on {first_name} ({_short(host.image_id)}, "
+                f"expected {_short(first.image_id)}): push it with ./inv push and pass --image-lock"
             )
     return found
 

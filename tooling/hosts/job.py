@@ -41,6 +41,9 @@ class Job:
     image_lock: Annotated[
         str | None, "run the image in this image.lock.json of ./inv push; hosts without it pull it by digest"
     ] = None
+    image: Annotated[
+        str | None, "run this image instead, such as HOST/NAME@sha256:…; hosts without it pull it"
+    ] = None
     key: KeyOption = None
     data: Annotated[str | None, "a folder on every host, mounted read-only at /data"] = None
     output: Annotated[
@@ -63,7 +66,7 @@ class Job:
                 partial(compose.check_command, self.command, "launch --hosts hosts"),
                 self._check_port,
                 *(partial(_check_path, flag, getattr(self, flag)) for flag in ("data", "output", "hub")),
-                lambda: self.image,
+                lambda: self.reference,
                 lambda: self.environment,
             ]
         )
@@ -87,9 +90,14 @@ class Job:
         return ranks_on_each(self.nodes, self.ranks_per_node)
 
     @cached_property
-    def image(self) -> str:
+    def reference(self) -> str:
         """The image's name, or its digest with --image-lock."""
-        return Choice(self.pin, image_lock=self.image_lock, key=self.key).reference
+        return Choice(self.pin, image_lock=self.image_lock, image=self.image, key=self.key).reference
+
+    @property
+    def is_pulled(self) -> bool:
+        """Whether hosts without the image pull it. A tag of this checkout is in no registry."""
+        return bool(self.image_lock or self.image)
 
     @cached_property
     def environment(self) -> Mapping[str, str | None]:

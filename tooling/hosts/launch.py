@@ -33,7 +33,7 @@ def launch(job: Job, detach: bool, dry_run: bool) -> None:
 
     With `dry_run`, print the commands and run none of them. Raises UsageError if the job cannot start.
     """
-    sign.verify_with(job.key, job.image)
+    sign.verify_with(job.key, job.reference)
     if dry_run:
         places = [placeholder(index, job.output) for index in range(len(job.nodes))]
         for host, command in commands.dry_run(job, places):

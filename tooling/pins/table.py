@@ -58,8 +58,8 @@ def show(matrix: Matrix, as_json: bool, html: str | None = None) -> None:
     table = Table(title=f"pins (default: {matrix.default})", title_justify="left")
     for column in COLUMNS:
         table.add_column(column.replace("_", " "), overflow="fold")
-    for cells in rows:
-        table.add_row(*(cells[column] or "-" for column in COLUMNS))
+    for pin in matrix.pins.values():
+        table.add_row(*_cells(pin, "-"))
     out = console(WIDTH)
     out.print(table)
     for line in _notes(rows):
@@ -69,10 +69,10 @@ def show(matrix: Matrix, as_json: bool, html: str | None = None) -> None:
 def page(matrix: Matrix, rows: Sequence[dict[str, Any]]) -> Page:
     """The rows, with what each one has."""
     columns = [column.replace("_", " ") for column in COLUMNS]
-    cells = [[str(one[column] or "–") for column in COLUMNS] for one in rows]
+    cells = [_cells(pin, "–") for pin in matrix.pins.values()]
     counted = Counter(one["status"] for one in rows)
     tiles = [Tile(name, str(number), "rows") for name, number in sorted(counted.items())]
-    if ended := sum(bool(pin.debian.ended(datetime.now(UTC).date())) for pin in matrix.pins.values()):
+    if ended := sum(map(_has_ended, matrix.pins.values())):
         tiles.append(Tile("out of support", str(ended), "rows, see the notes"))
     return Page(
         title="Version matrix",
@@ -85,6 +85,17 @@ def page(matrix: Matrix, rows: Sequence[dict[str, Any]]) -> Page:
             Section("notes", "Notes", [Texts("", _notes(rows))]),
         ],
     )
+
+
+def _cells(pin: Pin, nothing: str) -> list[str]:
+    """A row of COLUMNS."""
+    found = row(pin)
+    found["eol"] += " (over)" if _has_ended(pin) else ""
+    return [str(found[column] or nothing) for column in COLUMNS]
+
+
+def _has_ended(pin: Pin) -> bool:
+    return bool(pin.debian.ended(datetime.now(UTC).date()))
 
 
 def _notes(rows: Iterable[dict[str, Any]]) -> list[str]:

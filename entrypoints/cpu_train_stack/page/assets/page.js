@@ -138,7 +138,7 @@ function walkable(holder, items, readout, keys) {
 }
 
 function drawBars(block) {
-  const longest = Math.max(...block.bars.map((bar) => bar.total)) || 1;
+  const longest = Math.max(...block.bars.map((bar) => Math.max(bar.total, bar.values.reduce((sum, value) => sum + value, 0)))) || 1;
   const many = block.bars.length > 16;
   const label = `${block.title}, ${block.unit}. Up and down arrow keys read the values.`;
   const readout = make("p", { class: "readout" }, many ? "Point at a bar, or use the arrow keys, to read its values." : "");

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -130,8 +131,9 @@ def test_every_host_has_its_own_key_and_only_the_first_can_log_in() -> None:
     assert "trainer:x:1001:100:" in found[0]["etc/passwd"]
 
 
-def test_a_dry_run_shows_every_command_with_its_host() -> None:
-    shown = commands.dry_run(job(launcher="mpirun", locked=True), [placeholder(index, None) for index in range(3)])
+@pytest.mark.parametrize("image", [{"locked": True}, {"image": "host/mine:1"}], ids=["image lock", "image"])
+def test_a_dry_run_shows_every_command_with_its_host(image: dict[str, Any]) -> None:
+    shown = commands.dry_run(job(launcher="mpirun", **image), [placeholder(index, None) for index in range(3)])
     for text in (
         "docker version",
         "docker pull",

@@ -68,6 +68,8 @@ def test_ranks_per_host_come_from_the_option_else_from_the_slots_else_one() -> N
         ({"data": "here"}, "--data is 'here', expected an absolute path on the hosts"),
         ({"hub": '/a"b'}, "--hub is '/a\"b', expected an absolute path on the hosts, without commas, quotes"),
         ({"output": "/a,readonly"}, "--output is '/a,readonly'"),
+        ({"image": "two words"}, "--image is 'two words'"),
+        ({"image": "mine:1", "pin": "2.8"}, "--image names the image: do not combine it with --pin"),
     ],
 )
 def test_a_bad_option_is_reported_in_one_line(change: dict[str, Any], message: str) -> None:

@@ -177,6 +177,7 @@ def test_matrix_as_a_table_has_every_pin_and_column(capsys: pytest.CaptureFixtur
     table.show(parse.load(), as_json=False)
     shown = capsys.readouterr().out
     assert all(word in shown for word in (*table.COLUMNS[:8], *parse.load().pins, "2.13.0+cpu"))
+    assert shown.count("2026-08-31 (over)") == 4
 
 
 def test_an_unknown_pin_on_the_command_line_is_one_line_and_exit_code_2(
