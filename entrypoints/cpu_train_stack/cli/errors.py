@@ -17,7 +17,7 @@ def one_line(error: BaseException) -> str:
 
 
 class UsageError(Exception):
-    """One line that states what was found, what was expected and what to do. The process exits with `exit_code`."""
+    """One line: what was found, what was expected, and what to do. The process exits with `exit_code`."""
 
     exit_code = contract.USAGE_EXIT_CODE
 

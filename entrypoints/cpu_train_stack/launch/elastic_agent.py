@@ -73,7 +73,7 @@ class Nodes:
                 return True
             self._find_failure()
         except RuntimeError as error:  # of the store: its node has ended
-            text = f"the node where the nodes meet has ended, and the ranks of {self._nodes - 1} others had not"
+            text = "the node where the nodes meet has ended before all ranks had succeeded: the job has failed"
             raise FailedElsewhereError(text, 1) from error
         return False
 
