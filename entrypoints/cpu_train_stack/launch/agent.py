@@ -37,10 +37,10 @@ from cpu_train_stack.launch.failures import (
     report,
     report_signal,
 )
-from cpu_train_stack.launch.last_checkpoint import LastCheckpoint
 from cpu_train_stack.launch.options import Launch, parse
 from cpu_train_stack.machine import network, processes, topology
 from cpu_train_stack.machine.cgroups import OutOfMemoryKills
+from cpu_train_stack.machine.last_checkpoint import LastCheckpoint
 from cpu_train_stack.placement.detect import DEFAULT_MASTER_ADDR, DistributedEnvironment
 from cpu_train_stack.plan.planner import QUIET, ranks_for
 from cpu_train_stack.plan.threads import LAUNCH_ROLE

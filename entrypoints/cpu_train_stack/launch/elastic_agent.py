@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from cpu_train_stack import contract
 from cpu_train_stack.cli.say import say
-from cpu_train_stack.launch.last_checkpoint import LastCheckpoint
+from cpu_train_stack.machine.last_checkpoint import LastCheckpoint
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure

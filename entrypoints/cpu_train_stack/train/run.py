@@ -25,8 +25,7 @@ from cpu_train_stack.cli.errors import UsageError, one_line
 from cpu_train_stack.cli.say import say
 from cpu_train_stack.group.banner import Announce
 from cpu_train_stack.group.create import agreement, gather
-from cpu_train_stack.launch import last_checkpoint
-from cpu_train_stack.machine import cgroups
+from cpu_train_stack.machine import cgroups, last_checkpoint
 from cpu_train_stack.operators.output_layer import OutputLayer, is_last, output_layer_of
 from cpu_train_stack.placement.detect import DistributedEnvironment
 from cpu_train_stack.records.tokens import Count

@@ -33,11 +33,11 @@ from cpu_train_stack.cli.options import (
     remaining_command,
 )
 from cpu_train_stack.launch.failures import report_signal
-from cpu_train_stack.launch.last_checkpoint import grace_seconds
 from cpu_train_stack.launch.mpi import hostfile, hydra, ssh, ssh_user
 from cpu_train_stack.launch.mpi.job import Job, Signals
 from cpu_train_stack.launch.mpi.sessions import Nodes
 from cpu_train_stack.launch.options import command_of
+from cpu_train_stack.machine.last_checkpoint import grace_seconds
 
 DEFAULT_START_SECONDS = 300.0
 

@@ -12,12 +12,11 @@ from types import FrameType
 
 from cpu_train_stack import contract
 from cpu_train_stack.cli.say import say
-from cpu_train_stack.launch import last_checkpoint
 from cpu_train_stack.launch.failures import Failure, failed_rank, how_it_ended, report, report_signal
 from cpu_train_stack.launch.mpi import ssh
 from cpu_train_stack.launch.mpi.node_watch import CAN_SAVE
 from cpu_train_stack.launch.mpi.sessions import Event, Nodes
-from cpu_train_stack.machine import processes
+from cpu_train_stack.machine import last_checkpoint, processes
 
 # After the first failure, the other ranks have this long to fail too and to print their errors.
 GRACE_SECONDS = 5.0

@@ -18,8 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cpu_train_stack.launch import last_checkpoint
-from cpu_train_stack.machine import processes
+from cpu_train_stack.machine import last_checkpoint, processes
 from cpu_train_stack.machine.cgroups import OutOfMemoryKills
 from cpu_train_stack.machine.files import write_atomic
 

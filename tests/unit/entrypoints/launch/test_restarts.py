@@ -13,8 +13,8 @@ import pytest
 
 from cpu_train_stack.cli.errors import MeetingError, UsageError
 from cpu_train_stack.launch.elastic_agent import FailedElsewhereError, Nodes, agent_class
-from cpu_train_stack.launch.last_checkpoint import LastCheckpoint
 from cpu_train_stack.machine.cgroups import OutOfMemoryKills
+from cpu_train_stack.machine.last_checkpoint import LastCheckpoint
 from cpu_train_stack.rank.exit import record
 from tests.unit.entrypoints.machines.layout import Machine, lay_out
 

@@ -12,8 +12,8 @@ import pytest
 
 from cpu_train_stack import contract
 from cpu_train_stack.cli.errors import UsageError
-from cpu_train_stack.launch import last_checkpoint
-from cpu_train_stack.launch.last_checkpoint import LastCheckpoint
+from cpu_train_stack.machine import last_checkpoint
+from cpu_train_stack.machine.last_checkpoint import LastCheckpoint
 
 
 @pytest.fixture
