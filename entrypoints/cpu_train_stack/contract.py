@@ -18,12 +18,15 @@ RECORDS = (
     "CPU_TRAIN_STACK_RECORDS"  # a file in which a rank names its output folder, for the process that started it
 )
 WATCH = "CPU_TRAIN_STACK_WATCH"  # a folder in which the ranks of one mpirun job on this node leave their PIDs
+DRAIN = "CPU_TRAIN_STACK_DRAIN"  # a folder in which a launcher asks the ranks of its node to save and end
 # Variables that a user may set.
 RANKS_PER_NODE = "CPU_TRAIN_STACK_RANKS_PER_NODE"  # for a torchrun that a platform starts: replaces its number
 TORCHRUN = (
     "CPU_TRAIN_STACK_TORCHRUN"  # "plain": a script that torchrun or mpirun starts does not become `run SCRIPT`
 )
 STOP = "CPU_TRAIN_STACK_STOP"  # a file: once it exists, `train` saves a checkpoint, deletes the file and ends
+# Launchers: how long the ranks may take to save a checkpoint after SIGTERM. 0: no checkpoint.
+GRACE_SECONDS = "CPU_TRAIN_STACK_GRACE_SECONDS"
 DATALOADER_WORKERS = "CPU_TRAIN_STACK_DATALOADER_WORKERS"  # data loading processes per rank
 UNREACHABLE_SECONDS = "CPU_TRAIN_STACK_UNREACHABLE_SECONDS"  # ccl: how long a node may be unreachable
 NO_ADAPT = "CPU_TRAIN_STACK_NO_ADAPT"  # names of the adaptations that `run` skips; some also apply to `train`

@@ -58,13 +58,17 @@ def cluster_of(image: str, claim: Path) -> Iterator[Cluster]:
         subprocess.run(["docker", "network", "rm", network], check=True, capture_output=True)
 
 
-def wait(names: list[str]) -> None:
-    """Until the containers have ended, all of them well."""
+def ended(names: list[str]) -> list[int]:
+    """The exit codes of the containers, once all have ended."""
     waited = subprocess.run(
         ["docker", "wait", *names], check=True, capture_output=True, text=True, timeout=containers.TIMEOUT_SECONDS
     )
-    logs = "\n".join(f"{name}: {log(name)}" for name in names)
-    assert waited.stdout.split() == ["0"] * len(names), logs
+    return [int(code) for code in waited.stdout.split()]
+
+
+def wait(names: list[str]) -> None:
+    """Until the containers have ended, all of them well."""
+    assert ended(names) == [0] * len(names), "\n".join(f"{name}: {log(name)}" for name in names)
 
 
 def log(name: str) -> str:

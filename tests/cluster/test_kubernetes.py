@@ -7,6 +7,8 @@ the group and mode that the kubelet gives it by fsGroup.
 import json
 import os
 import shutil
+import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +17,10 @@ from typing import Any, get_args
 import pytest
 import yaml
 
+from cpu_train_stack import contract
 from tests import containers
 from tests.cluster import pods
-from tests.cluster.pod_cluster import NAMESPACE, REFERENCE, Cluster, cluster_of, fill_claim, log, wait
+from tests.cluster.pod_cluster import NAMESPACE, REFERENCE, Cluster, cluster_of, ended, fill_claim, log, wait
 from tests.cluster.pods import Document
 from tooling.basis.yaml import render
 from tooling.kubernetes.operators import Job
@@ -107,6 +110,58 @@ def test_a_pytorchjobs_ranks_start_again_in_their_pods(cluster: Cluster) -> None
     assert ["rank 0: 4" in log(names[0]), "rank 1: 4" in log(names[1])] == [True, True]
 
 
+# After the last collective, rank 0 works on and fails once.
+FAIL_LATE = """
+import pathlib, sys, time, torch, torch.distributed as dist
+dist.all_reduce(torch.ones(1))
+mark = pathlib.Path("/pvc/failed")
+if dist.get_rank() == 0:
+    time.sleep(3)
+    if not mark.exists():
+        mark.touch()
+        sys.exit("no space for the weights")
+    pathlib.Path("/pvc/weights").touch()
+print("end of rank", dist.get_rank(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_job_succeeds_only_if_the_ranks_of_all_pods_do(cluster: Cluster, restarts: int) -> None:
+    """training-operator takes the first pod that succeeds for the success of the job, and deletes the others."""
+    (cluster.claim / "fail_late.py").write_text(FAIL_LATE)
+    for name in ("failed", "weights"):
+        (cluster.claim / name).unlink(missing_ok=True)
+    (job,) = documents("pytorchjob", ("run", "/pvc/fail_late.py"), max_restarts=restarts)
+    codes = ended([cluster.start(pod) for pod in pods.pytorchjob_pods(job)])
+    assert (codes, (cluster.claim / "weights").exists()) == ([0, 0], True) if restarts else ([1, 1], False)
+
+
+# Later words win.
+LONG = (*TRAIN, "--output_dir=/pvc/long/$(job)", "--max_steps=1000", "--save_steps=1000", "--logging_steps=1")
+
+
+def drained(cluster: Cluster, names: list[str], folder: str, stopped: str) -> int:
+    """Ends a pod while the ranks train, as a drain does. The step of the checkpoint that the ranks have saved."""
+    end = time.monotonic() + containers.TIMEOUT_SECONDS
+    while not any("step 1/" in log(name) for name in names):
+        assert time.monotonic() < end, "\n".join(map(log, names))
+        time.sleep(0.2)
+    subprocess.run(["docker", "stop", "--time=60", stopped], check=True, capture_output=True, timeout=90)
+    (checkpoint,) = (cluster.claim / "long" / folder).glob("checkpoint-*")
+    return int(checkpoint.name.partition("-")[2])
+
+
+def test_a_trainjob_saves_its_work_on_a_drained_node_and_resumes(cluster: Cluster) -> None:
+    runtime, job = documents("trainjob", LONG)
+    names = [cluster.start(pod) for pod in pods.trainjob_pods(runtime, job)]
+    step = drained(cluster, names, "$(job)-trainjob", names[1])
+    # The operator's rules restart the job for this exit code, without counting it.
+    assert ended(names) == [contract.STOPPED_EXIT_CODE] * 2
+    again = [cluster.start(pod) for pod in pods.trainjob_pods(runtime, job)]
+    wait(again)
+    assert f"training: 1000 steps from step {step}, ranks: 2" in log(again[0])
+
+
 def test_a_trainjobs_pods_train(cluster: Cluster) -> None:
     runtime, job = documents("trainjob")
     wait([cluster.start(pod) for pod in pods.trainjob_pods(runtime, job)])
@@ -141,3 +196,15 @@ def make_keys(image: str, folder: Path) -> None:
     for path in folder.iterdir():
         os.chown(path, 0, 1000)
         path.chmod(0o644)
+
+
+def test_an_mpijobs_launcher_lets_the_ranks_save_their_work(cluster: Cluster, tmp_path: Path) -> None:
+    keys, config = tmp_path / "keys", tmp_path / "config"
+    for folder in (keys, config):
+        folder.mkdir()
+    make_keys(cluster.image, keys)
+    (job,) = documents("mpijob", LONG)
+    workers, launcher = pods.mpijob_pods(job, keys, config)
+    names = [cluster.start(pod) for pod in (*workers, launcher)]
+    assert drained(cluster, names[-1:], "$(job)-mpijob", names[-1]) > 0
+    assert ended(names[-1:]) == [contract.STOPPED_EXIT_CODE]

@@ -163,6 +163,7 @@ def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, 
     if groups := container_groups():
         common["group_add"] = groups
     environment = {key: None if value is None else _escape(value) for key, value in spec.environment.items()}
+    environment = {contract.GRACE_SECONDS: "0", **environment}  # ./inv stop and ctrl-C end the job at once
     limits: dict[str, str | int] = {"shm_size": shm_bytes(spec.ranks_per_node, shared_memory.online_cpus())}
     if spec.memory:
         limits |= {"mem_limit": spec.memory, "memswap_limit": spec.memory}

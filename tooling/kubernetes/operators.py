@@ -39,7 +39,7 @@ class PyTorchJob(Request):
         worker = {
             "replicas": self.nodes,
             "restartPolicy": "OnFailure" if self.max_restarts else "Never",
-            "template": {"metadata": {"labels": dict(pods.LABELS)}, "spec": pods.training_pod(self, container)},
+            "template": pods.template(self, pods.training_pod(self, container)),
         }
         spec = {
             "nprocPerNode": str(pods.operator_ranks(self)),
@@ -93,17 +93,21 @@ class MPIJob(Request):
             "launcherCreationPolicy": "WaitForWorkersReady",
             "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": self.max_restarts},
             "mpiReplicaSpecs": {
-                "Launcher": _mpi_replicas(1, "Never", pods.pod(self, launcher)),
-                "Worker": _mpi_replicas(self.nodes, "OnFailure", pods.training_pod(self, worker)),
+                "Launcher": _mpi_replicas(
+                    1, "Never", {"metadata": {"labels": dict(pods.LABELS)}, "spec": pods.pod(self, launcher)}
+                ),
+                "Worker": _mpi_replicas(
+                    self.nodes, "OnFailure", pods.template(self, pods.training_pod(self, worker))
+                ),
             },
         }
         return [pods.job(self, "kubeflow.org/v2beta1", "MPIJob", spec)]
 
 
-def _mpi_replicas(replicas: int, restart_policy: str, pod: Document) -> Document:
+def _mpi_replicas(replicas: int, restart_policy: str, template: Document) -> Document:
+    pod = template["spec"]
     pod["containers"][0]["volumeMounts"].append(dict(_KEYS))
     pod["volumes"].append(pods.memory_volume(_KEYS["name"], _KEYS_BYTES))
-    template = {"metadata": {"labels": dict(pods.LABELS)}, "spec": pod}
     return {"replicas": replicas, "restartPolicy": restart_policy, "template": template}
 
 

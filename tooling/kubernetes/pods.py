@@ -11,8 +11,8 @@ Document = dict[str, Any]
 
 # The image's user, and the group of the files on a claim.
 UID = 1000
-# From SIGTERM to SIGKILL. The image's launchers end their ranks within 5 s.
-GRACE_SECONDS = 30
+# Of the time from SIGTERM to SIGKILL, what remains for the launchers to end ranks that have not saved in time.
+END_SECONDS = 10
 # From the start of the first pod to the start of the last: pods are scheduled one by one, and each node pulls the
 # image.
 START_SECONDS = 1800
@@ -34,6 +34,11 @@ def job(request: Request, version: str, kind: str, spec: Document) -> Document:
     return manifest(request, version, kind, spec, **({QUEUE: request.queue} if request.queue else {}))
 
 
+def pod_labels(request: PodRequest) -> dict[str, str]:
+    """The labels of the pods that train: of all jobs, and of this one if the request names a job."""
+    return {**LABELS, **({"app.kubernetes.io/instance": request.name} if isinstance(request, Request) else {})}
+
+
 def limits(cpu: str, memory: str) -> Document:
     """Equal requests and limits: the pod is Guaranteed, and the static CPU manager gives it exclusive CPUs."""
     return {"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": cpu, "memory": memory}}
@@ -52,6 +57,7 @@ def environment(request: PodRequest) -> dict[str, Any]:
     }
     plain = {name: {"value": escape(value)} for name, value in {**own, **request.variables}.items()}
     job = {contract.IMAGE: {"value": request.reference}, contract.JOB: request.job_source}
+    job[contract.GRACE_SECONDS] = {"value": str(request.grace_seconds - END_SECONDS)}
     secret = {
         name: {"valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
         for name, (secret, key) in request.secret_variables.items()
@@ -65,6 +71,8 @@ def container(request: PodRequest, name: str, args: Sequence[str]) -> Document:
         "name": name,
         "image": request.reference,
         "imagePullPolicy": "IfNotPresent",
+        # The last lines of a container that failed come into the pod's status, and into the operator's events.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         **({"args": [escape(argument) for argument in args]} if args else {}),
         "env": [{"name": name, **value} for name, value in environment(request).items()],
         "securityContext": {
@@ -96,7 +104,7 @@ def pod(request: PodRequest, container: Document) -> Document:
         "automountServiceAccountToken": False,
         # A service named "master" would set MASTER_PORT=tcp://… in every pod of the namespace.
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "terminationGracePeriodSeconds": request.grace_seconds,
         "securityContext": {
             "runAsNonRoot": True,
             # OpenShift refuses ids outside the range of the namespace, and sets one of them.
@@ -110,12 +118,25 @@ def pod(request: PodRequest, container: Document) -> Document:
 
 
 def training_pod(request: PodRequest, container: Document) -> Document:
-    """A pod with one container for ranks."""
+    """A pod with one container for ranks, on a node of its own if there are enough nodes."""
     result = pod(request, container)
+    result["topologySpreadConstraints"] = [
+        {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": pod_labels(request)},
+        }
+    ]
     result["volumes"].append(memory_volume("shm", request.shm_bytes))
     if request.pvc:
         result["volumes"].append({"name": "claim", "persistentVolumeClaim": {"claimName": request.pvc}})
     return result
+
+
+def template(request: PodRequest, spec: Document) -> Document:
+    """The template of pods that train."""
+    return {"metadata": {"labels": pod_labels(request)}, "spec": spec}
 
 
 def memory_volume(name: str, size: int) -> Document:

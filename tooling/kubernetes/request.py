@@ -64,6 +64,11 @@ class PodRequest:
     ] = ()
     pull_secret: Annotated[str, "the secret with the credentials of the registry; default: none"] = ""
     max_restarts: Annotated[int, "restarts after a failure, from the last checkpoint"] = 3
+    grace_seconds: Annotated[
+        int,
+        "time of a pod that must end, on a drained node for example; train saves a checkpoint, of 12 bytes for "
+        "each trained weight",
+    ] = 60
 
     def __post_init__(self) -> None:
         check_all(self._checks())
@@ -78,6 +83,7 @@ class PodRequest:
             partial(check_at_least, "--nodes", self.nodes, 1, MOST_NODES),
             partial(_check_cpus, self.cpus),
             partial(check_at_least, "--max-restarts", self.max_restarts, 0),
+            partial(check_at_least, "--grace-seconds", self.grace_seconds, 10, 86400),
             partial(check_at_least, "--node-cpus", self.node_cpus, 0, MOST_CPUS),
             lambda: self.reference,
             lambda: self.memory_bytes,

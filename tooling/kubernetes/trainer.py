@@ -28,24 +28,57 @@ _JOB_LABEL = "jobset.sigs.k8s.io/jobset-name"
 MOST_ARGUMENTS = 128
 
 
+# Of the Job: these ends fail it with a reason of its own, PodFailurePolicy, and a message.
+_DISRUPTED: Document = {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+# Of the JobSet, by the Job's reason and message ("... failed with exit code 2 matching FailJob rule ..."). Its
+# webhook allows no "-" in the names.
+_RULES: tuple[Document, ...] = tuple(
+    {
+        "name": name,
+        "action": action,
+        "onJobFailureReasons": ["PodFailurePolicy"],
+        "onJobFailureMessagePatterns": patterns,
+    }
+    for name, action, patterns in (
+        ("InvalidInput", "FailJobSet", [f"exit code {contract.USAGE_EXIT_CODE} "]),
+        (
+            "EndedByTheCluster",
+            "RestartJobSetAndIgnoreMaxRestarts",
+            ["DisruptionTarget", f"exit code {contract.STOPPED_EXIT_CODE} "],
+        ),
+    )
+)
+
+
+def _exit_codes(*codes: int) -> Document:
+    values = {"containerName": CONTAINER, "operator": "In", "values": list(codes)}
+    return {"action": "FailJob", "onExitCodes": values}
+
+
 def _runtime(request: PodRequest, container: Document) -> Document:
     """The spec of a runtime. If a pod fails, all pods restart together, at most `max_restarts` times.
 
-    Without an elastic rendezvous, the remaining pods could not continue.
+    Without an elastic rendezvous, the remaining pods could not continue. A pod that the cluster ends, when it
+    drains a node for example, and ranks that have saved a checkpoint because of that, do not count. Invalid input
+    ends the job.
     """
     pod = pods.training_pod(request, container)
     replicated_job = {
         "name": CONTAINER,
         "template": {
             "metadata": {"labels": {**ANCESTOR, **pods.LABELS}},
-            "spec": {"backoffLimit": 0, "template": {"spec": {"restartPolicy": "Never", **pod}}},
+            "spec": {
+                "backoffLimit": 0,
+                "podFailurePolicy": {"rules": [_DISRUPTED, _exit_codes(*contract.FINAL_EXIT_CODES)]},
+                "template": pods.template(request, {"restartPolicy": "Never", **pod}),
+            },
         },
     }
     return {
         "mlPolicy": {"numNodes": request.nodes, "torch": {}},
         "template": {
             "spec": {
-                "failurePolicy": {"maxRestarts": request.max_restarts},
+                "failurePolicy": {"maxRestarts": request.max_restarts, "rules": list(_RULES)},
                 "replicatedJobs": [replicated_job],
             },
         },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 
+from cpu_train_stack import contract
 from cpu_train_stack.cli import printable
 
 # The error numbers of a full disk: without space, or without space for this user.
@@ -16,8 +17,12 @@ def one_line(error: BaseException) -> str:
 
 
 class UsageError(Exception):
-    """One line that states what was found, what was expected and what to do. The process exits with code 2."""
+    """One line: what was found, what was expected, and what to do. The process exits with `exit_code`."""
+
+    exit_code = contract.USAGE_EXIT_CODE
 
 
 class MeetingError(UsageError):
-    """The ranks could not connect. Unlike for other usage errors, a restart may help: a node may be late."""
+    """The nodes or the ranks could not connect. Unlike for other usage errors, a restart may help."""
+
+    exit_code = 1

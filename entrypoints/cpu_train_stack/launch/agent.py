@@ -20,14 +20,14 @@ import socket
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 from cpu_train_stack import contract
-from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.errors import MeetingError
 from cpu_train_stack.cli.interpreter import python_command
 from cpu_train_stack.cli.say import say
+from cpu_train_stack.launch.elastic_agent import FailedElsewhereError, Failures, agent_class
 from cpu_train_stack.launch.failures import (
     Failure,
     failed_rank,
@@ -40,6 +40,7 @@ from cpu_train_stack.launch.failures import (
 from cpu_train_stack.launch.options import Launch, parse
 from cpu_train_stack.machine import network, processes, topology
 from cpu_train_stack.machine.cgroups import OutOfMemoryKills
+from cpu_train_stack.machine.last_checkpoint import LastCheckpoint
 from cpu_train_stack.placement.detect import DEFAULT_MASTER_ADDR, DistributedEnvironment
 from cpu_train_stack.plan.planner import QUIET, ranks_for
 from cpu_train_stack.plan.threads import LAUNCH_ROLE
@@ -47,10 +48,7 @@ from cpu_train_stack.records.writer import Failed
 from cpu_train_stack.report import at_end
 
 if TYPE_CHECKING:
-    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
     from torch.distributed.launcher.api import LaunchConfig
-
-Failures = Mapping[int, "ProcessFailure"]  # by global rank
 
 MONITOR_SECONDS = 0.5
 # The ranks' time to exit after SIGTERM: below the 10 s that a container engine gives the container.
@@ -116,9 +114,17 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
     # waited for their connections before, with the same limit.
     store.synchronize.__defaults__ = (options.timeout_seconds,)
     # elastic_launch has no option for the agent's class.
-    api.LocalElasticAgent = reporting_agent(api.LocalElasticAgent, describe_restart)
+    base_agent = api.LocalElasticAgent
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
         recorded = at_end.Failures(Path(folder))
+        os.environ[contract.DRAIN] = folder
+        api.LocalElasticAgent = agent_class(
+            base_agent,
+            describe_restart,
+            lambda failures: first_failure(rank_failures(failures, _node_name(options), kills)).exit_code,
+            LastCheckpoint(Path(folder), os.environ),
+            options.timeout_seconds,
+        )
         config = _config(
             folder,
             min_nodes=options.nnodes,
@@ -142,40 +148,15 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
             found = rank_failures(error.failures, _node_name(options), kills)
             recorded.record(for_records(found))
             return report(found)
+        except FailedElsewhereError as error:
+            say(str(error))
+            return error.exit_code
         except SignalException as error:
             recorded.record([Failed(0, signal.Signals(error.sigval).name, time.time(), "stop")])
             return report_signal(error.sigval)
         except (RuntimeError, TimeoutError, RendezvousError) as error:  # TimeoutError: torch 2.0 and older
-            raise UsageError(explain(error, node, options.timeout_seconds)) from error
+            raise MeetingError(explain(error, node, options.timeout_seconds)) from error
     return 0
-
-
-def reporting_agent(base: Any, describe: Callable[[Failures], str]) -> Any:
-    """A subclass of torchrun's agent `base` (LocalElasticAgent) that prints a line for each restart.
-
-    `describe` returns the line about the failures. After bad usage, the agent does not restart.
-    """
-
-    def _monitor_workers(self: Any, worker_group: Any) -> Any:
-        result = base._monitor_workers(self, worker_group)
-        if result.is_failed() and self._remaining_restarts > 0:
-            if is_final(result.failures):
-                self._remaining_restarts = 0
-            else:
-                most = worker_group.spec.max_restarts
-                number = most - self._remaining_restarts + 1
-                say(f"{describe(result.failures)}: restart {number} of {most}")
-        return result
-
-    return type("Agent", (base,), {"_monitor_workers": _monitor_workers})
-
-
-def is_final(failures: Failures) -> bool:
-    """Whether a rank has rejected its command line or its input and would fail again, or was asked to end."""
-    return any(
-        failure.exitcode in contract.FINAL_EXIT_CODES and not failure.error_file_data.get("again", False)
-        for failure in failures.values()
-    )
 
 
 def _config(log_folder: str, **options: Any) -> LaunchConfig:

@@ -108,7 +108,7 @@ def resolve(host: str, deadline_seconds: float = 0.0) -> str:
 
 
 def wait_for_port(host: str, port: int, deadline_seconds: float) -> None:
-    """Return once the port accepts a connection. Raises UsageError after the deadline."""
+    """Return once the port accepts a connection. Raises MeetingError after the deadline."""
     end = time.monotonic() + deadline_seconds
 
     def connect() -> None:
@@ -117,7 +117,7 @@ def wait_for_port(host: str, port: int, deadline_seconds: float) -> None:
     try:
         _retried(connect, deadline_seconds)
     except OSError as error:
-        raise UsageError(
+        raise MeetingError(
             f"no process listens at {host}:{port} after {deadline_seconds:g} s ({error}), expected the launcher "
             "of the node where all nodes meet: check that it is running, and that this node can reach it"
         ) from error

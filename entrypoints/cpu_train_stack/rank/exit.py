@@ -53,7 +53,7 @@ def report_usage_error(error: UsageError) -> int:
     """Print the error's line and record the error. Returns the exit code."""
     say(f"error: {error}")
     record(error)
-    return contract.USAGE_EXIT_CODE
+    return error.exit_code
 
 
 def exit_failed(code: int) -> NoReturn:

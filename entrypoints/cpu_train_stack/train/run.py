@@ -25,7 +25,7 @@ from cpu_train_stack.cli.errors import UsageError, one_line
 from cpu_train_stack.cli.say import say
 from cpu_train_stack.group.banner import Announce
 from cpu_train_stack.group.create import agreement, gather
-from cpu_train_stack.machine import cgroups
+from cpu_train_stack.machine import cgroups, last_checkpoint
 from cpu_train_stack.operators.output_layer import OutputLayer, is_last, output_layer_of
 from cpu_train_stack.placement.detect import DistributedEnvironment
 from cpu_train_stack.records.tokens import Count
@@ -168,10 +168,10 @@ def _create_trainer(setup: Setup) -> CpuTrainer:
 def _stop_on_request(trainer: CpuTrainer) -> StopOnRequest | None:
     """What ends the training early. None if no rank has the variable, or without regular checkpoints from
     which a run can resume."""
-    files = gather(os.environ.get(contract.STOP))
-    if not any(files) or trainer.args.save_strategy in ("no", "best") or trainer.args.save_only_model:
+    files = {file for found in gather(last_checkpoint.files_of(os.environ)) for file in found}
+    if not files or trainer.args.save_strategy in ("no", "best") or trainer.args.save_only_model:
         return None
-    stop = StopOnRequest([Path(file) for file in sorted({file for file in files if file})])
+    stop = StopOnRequest(sorted(files), last_checkpoint.ready_file(os.environ))
     trainer.add_callback(stop)
     return stop
 

@@ -37,6 +37,7 @@ from cpu_train_stack.launch.mpi import hostfile, hydra, ssh, ssh_user
 from cpu_train_stack.launch.mpi.job import Job, Signals
 from cpu_train_stack.launch.mpi.sessions import Nodes
 from cpu_train_stack.launch.options import command_of
+from cpu_train_stack.machine.last_checkpoint import grace_seconds
 
 DEFAULT_START_SECONDS = 300.0
 
@@ -94,6 +95,7 @@ def main(argv: list[str]) -> int:
     options = parse(argv, os.environ)
     if shutil.which(hydra.PROGRAM) is None:
         raise UsageError(f"mpi-launch: {hydra.PROGRAM} is not on PATH, expected a pin with Intel MPI (impi-rt)")
+    grace = grace_seconds(os.environ)
     with Signals() as signals, ExitStack() as stack:
         private = ssh.copy_keys(options.keys)
         stack.callback(shutil.rmtree, private, ignore_errors=True)
@@ -109,7 +111,7 @@ def main(argv: list[str]) -> int:
         if signals.number:
             return report_signal(signals.number)
         environ = {**hydra.environ(environ, options.hosts, config), contract.WATCH: folder}
-        return Job(_start(options, hosts, environ), nodes, signals).until_end()
+        return Job(_start(options, hosts, environ), nodes, signals, grace).until_end()
 
 
 def _start(options: MpiLaunch, hosts: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:

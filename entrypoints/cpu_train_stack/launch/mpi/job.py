@@ -14,8 +14,9 @@ from cpu_train_stack import contract
 from cpu_train_stack.cli.say import say
 from cpu_train_stack.launch.failures import Failure, failed_rank, how_it_ended, report, report_signal
 from cpu_train_stack.launch.mpi import ssh
+from cpu_train_stack.launch.mpi.node_watch import CAN_SAVE
 from cpu_train_stack.launch.mpi.sessions import Event, Nodes
-from cpu_train_stack.machine import processes
+from cpu_train_stack.machine import last_checkpoint, processes
 
 # After the first failure, the other ranks have this long to fail too and to print their errors.
 GRACE_SECONDS = 5.0
@@ -31,12 +32,12 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Signals:
-    """While entered, `number` is the first signal that stopped this launcher, 0 before.
+    """While entered, `number` is the first signal that stopped this launcher, 0 before; `count`: of all signals.
 
     An ignored SIGHUP stays ignored: nohup ignores it.
     """
 
-    number = 0
+    number = count = 0
 
     def __enter__(self) -> Signals:
         hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
@@ -51,13 +52,19 @@ class Signals:
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self.number = self.number or number
+        self.count += 1
 
 
 class Job:
     """mpirun's process, the nodes' reports and this launcher's signals: whichever comes first ends the job."""
 
-    def __init__(self, process: subprocess.Popen[bytes], nodes: Nodes, signals: Signals) -> None:
-        self._process, self._nodes, self._signals = process, nodes, signals
+    def __init__(
+        self, process: subprocess.Popen[bytes], nodes: Nodes, signals: Signals, grace_seconds: int
+    ) -> None:
+        """`grace_seconds`: of last_checkpoint."""
+        self._process, self._nodes, self._signals, self._grace = process, nodes, signals, grace_seconds
+        self._can_save = False
+        self._saved_until: float | None = None
         self._failures: list[Failure] = []
         self._first: float | None = None
         self._exit_code: int | None = None
@@ -65,7 +72,7 @@ class Job:
     def until_end(self) -> int:
         """The exit code: 128 + N if signal N ended this launcher, the first failure's, or mpirun's."""
         try:
-            while self._process.poll() is None and not self._signals.number:
+            while self._process.poll() is None and not self._is_stopped():
                 self._take(timeout=_POLL_SECONDS)
                 waited = 0.0 if self._first is None else time.monotonic() - self._first
                 if waited > SETTLE_SECONDS:
@@ -78,12 +85,23 @@ class Job:
         self._nodes.close()  # the nodes' last reports arrive
         while self._take(timeout=0.0):
             pass
-        if interrupted:
+        has_saved = any(failure.exit_code == contract.STOPPED_EXIT_CODE for failure in self._failures)
+        if interrupted and not has_saved:
             return report_signal(interrupted)
         if not self._failures and self._process.returncode:
             exit_code, how = how_it_ended(self._process.returncode)
             self._failures.append(Failure(f"mpirun {how}", exit_code))
         return self._report_once()
+
+    def _is_stopped(self) -> bool:
+        """Whether a signal ends the job now. After the first SIGTERM, ranks that can save may take their time."""
+        if self._saved_until is None and self._can_save and self._grace and self._signals.number == signal.SIGTERM:
+            self._saved_until = time.monotonic() + self._grace
+            self._nodes.ask_to_save()
+            say(last_checkpoint.note(self._grace))
+        if self._saved_until is None:
+            return self._signals.number != 0
+        return self._signals.count > 1 or time.monotonic() > self._saved_until
 
     def _take(self, timeout: float) -> bool:
         """Note the next event. False if there is none within `timeout` seconds."""
@@ -95,7 +113,9 @@ class Job:
 
     def _note(self, event: Event) -> None:
         details = event.details
-        if event.state == "stopped":
+        if event.state == CAN_SAVE:
+            self._can_save = details["now"]
+        elif event.state == "stopped":
             say(processes.stopped_line(details["rank"], details["local_rank"], event.node_rank))
         elif event.state == "ended" and details["code"] != 0:
             failure = failed_rank(

@@ -2,7 +2,7 @@
 
 The launcher runs a watch on every node, over a separate ssh session. The watch prints "ready", then a line of
 JSON for each event, until its standard input ends: the job has ended, or the launcher is lost. Then the watch
-ends every remaining rank.
+ends every remaining rank. Other input asks the ranks to save a checkpoint and end (last_checkpoint).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cpu_train_stack.machine import processes
+from cpu_train_stack.machine import last_checkpoint, processes
 from cpu_train_stack.machine.cgroups import OutOfMemoryKills
 from cpu_train_stack.machine.files import write_atomic
 
-READY = "ready"
+READY, CAN_SAVE = "ready", "can_save"
 POLL_SECONDS = 0.25
 # The ranks' time to exit after SIGTERM.
 STOP_SECONDS = 3.0
@@ -75,10 +75,16 @@ def read(folder: Path) -> dict[int, Member]:
 def _watch(folder: Path) -> None:
     members: dict[int, Member] = {}
     kills = OutOfMemoryKills()
-    is_open = True
+    is_open, can_save = True, False
     while is_open:
         readable, _, _ = select.select([sys.stdin], [], [], POLL_SECONDS)
-        is_open = not readable or bool(os.read(sys.stdin.fileno(), 64))
+        if readable:
+            is_open = bool(os.read(sys.stdin.fileno(), 64))
+            if is_open:
+                (folder / last_checkpoint.STOP).touch()
+        if can_save != (folder / last_checkpoint.READY).exists():
+            can_save = not can_save
+            _send({"state": CAN_SAVE, "now": can_save})
         for rank, now in read(folder).items():
             member = members.setdefault(rank, now)
             member.code, member.at = now.code, now.at

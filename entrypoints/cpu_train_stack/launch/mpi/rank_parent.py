@@ -33,6 +33,7 @@ _PR_SET_PDEATHSIG = 1
 def main(argv: list[str]) -> int:
     """Run `entrypoint ARGUMENTS...`. Returns its exit code, 128 + N for signal N. `argv`: of hydra.escape."""
     folder = Path(os.environ.pop(contract.WATCH))
+    os.environ[contract.DRAIN] = str(folder)
     ssh_user.forget(os.environ)
     account.complete()  # sshd passes none of its variables to a rank
     try:

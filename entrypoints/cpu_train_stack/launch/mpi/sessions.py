@@ -14,11 +14,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.errors import MeetingError
 from cpu_train_stack.cli.interpreter import python_command
 
 RETRY_SECONDS = 0.5
@@ -30,7 +31,7 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Event:
-    """A report of a node's watch (`state`: ready, ended, stopped), or the loss of its session (lost)."""
+    """A report of a node's watch (`state`: can_save, ended, stopped), or the loss of its session (lost)."""
 
     node_rank: int
     state: str
@@ -55,7 +56,7 @@ class Nodes:
     def open(self, timeout_seconds: float, interrupted: Callable[[], bool]) -> None:
         """Wait until every node's watch is ready. If `interrupted` returns True, close all sessions and return.
 
-        Raises UsageError with the nodes that were not ready in time, and the reasons.
+        Raises MeetingError with the nodes that were not ready in time, and the reasons.
         """
         deadline = time.monotonic() + timeout_seconds
         threads = [
@@ -72,7 +73,7 @@ class Nodes:
                 thread.join(_POLL_SECONDS)
         missing = [f"{host} ({self._problems[i]})" for i, host in enumerate(self.hosts) if self._problems[i]]
         if missing:
-            raise UsageError(
+            raise MeetingError(
                 f"{', '.join(missing)}: expected each node to respond over ssh within {timeout_seconds:g} s: "
                 "check each node's name, that its sshd is running, and that it has this job's keys"
             )
@@ -99,6 +100,14 @@ class Nodes:
             except subprocess.TimeoutExpired:
                 session.kill()
                 session.wait()
+
+    def ask_to_save(self) -> None:
+        """Ask the ranks of all nodes to save a checkpoint and end."""
+        for session in self._sessions:
+            if session is not None and session.stdin is not None:
+                with suppress(OSError):  # it is lost, which its event says
+                    session.stdin.write("save\n")
+                    session.stdin.flush()
 
     def _open(self, index: int, deadline: float) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""Stops training with a checkpoint when a file asks for it, before a time limit for example."""
+"""Stops training with a checkpoint when a file asks for it: before a time limit, or after a launcher's SIGTERM."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ class StopOnRequest(TrainerCallback):
     A rank may see the file before the others: they agree at steps that all of them know.
     """
 
-    def __init__(self, files: Sequence[Path]) -> None:
-        """`files`: those that any rank names, the same on all ranks."""
-        self._files = files
+    def __init__(self, files: Sequence[Path], ready: Path | None = None) -> None:
+        """`files`: those that any rank names, the same on all ranks. `ready`: exists while this rank trains."""
+        self._files, self._ready = files, ready
         self._is_stopped = False
         self._began = 0.0
         self._first = self._next = 0
 
     def on_train_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+        if self._ready is not None:
+            self._ready.touch()
         self._began, self._first, self._next = time.monotonic(), state.global_step, state.global_step + 1
 
     def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -52,6 +54,8 @@ class StopOnRequest(TrainerCallback):
 
     def end(self, rank: int) -> bool:
         """Delete the files. Returns whether one of them has stopped the training. A collective."""
+        if self._ready is not None:
+            self._ready.unlink(missing_ok=True)
         if rank == 0:
             for file in self._files:
                 file.unlink(missing_ok=True)

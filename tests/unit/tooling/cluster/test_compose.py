@@ -11,6 +11,9 @@ from tooling.basis.errors import UsageError
 from tooling.cluster import compose, launchers, up
 from tooling.cluster.compose import ClusterSpec, Mount
 
+# ./inv up ends its nodes at once.
+AT_ONCE = {"CPU_TRAIN_STACK_GRACE_SECONDS": "0"}
+
 
 def spec(**changes: Any) -> ClusterSpec:
     values: dict[str, Any] = {
@@ -61,7 +64,7 @@ def test_a_dollar_sign_reaches_the_command() -> None:
     made = document(spec(command=("run", "/data/a$b.py"), environment={"A": "$x"}), cores=[0, 1])
     service = made["services"]["node-0"]
     assert service["command"][-1] == "/data/a$$b.py"
-    assert service["environment"] == {"A": "$$x"}
+    assert service["environment"] == {"A": "$$x", **AT_ONCE}
 
 
 def test_the_value_of_a_variable_to_pass_on_is_not_in_the_document(
@@ -69,7 +72,7 @@ def test_the_value_of_a_variable_to_pass_on_is_not_in_the_document(
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     made = document(spec(environment=up.variables(["HF_TOKEN", "A=b=c"])), cores=[0])
-    assert made["services"]["node-0"]["environment"] == {"HF_TOKEN": None, "A": "b=c"}
+    assert made["services"]["node-0"]["environment"] == {"HF_TOKEN": None, "A": "b=c", **AT_ONCE}
     assert "hf_secret" not in str(made)
 
 
@@ -101,7 +104,7 @@ def test_an_mpirun_cluster_has_nodes_that_run_sshd_and_a_launcher_that_names_the
         "train",
         "--bf16",
     ]
-    assert services["launcher"]["environment"] == {"HF_TOKEN": None, "A": "$$x"}
+    assert services["launcher"]["environment"] == {"HF_TOKEN": None, "A": "$$x", **AT_ONCE}
     for name in ("node-0", "node-1"):
         assert services[name]["command"] == ["sshd"]
         assert "environment" not in services[name]

@@ -20,7 +20,7 @@ def test_the_file_is_complete_and_not_managed_by_inv() -> None:
     text = render([found])
     assert not [word for word in ("extends", "labels", str(Path(__file__).parents[4])) if word in text]
     for name, service in found["services"].items():
-        assert service["environment"] == {"HOME": "/tmp", "A": "1"}
+        assert service["environment"] == {"HOME": "/tmp", "CPU_TRAIN_STACK_GRACE_SECONDS": "0", "A": "1"}
         assert service["cap_drop"] == ["ALL"]
         for key in ("command", "cpuset"):
             assert service[key] == full["services"][name][key]

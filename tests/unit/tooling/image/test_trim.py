@@ -44,6 +44,8 @@ REMOVED = [
     "lib/libur_adapter_opencl.so.0",
     "lib/libtcm_debug.so.1",
     "bin/IMB-MPI1",
+    "bin/fi_info",
+    "bin/impi_info",
 ]
 KEPT = [
     "bin/python",

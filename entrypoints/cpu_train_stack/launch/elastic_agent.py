@@ -1,0 +1,171 @@
+"""torchrun's agent with three additions: a line for each restart, one end for all nodes, and a last checkpoint.
+
+torch's agent ends with 0 once its own ranks have succeeded, at the latest 300 s after them (exit_barrier_timeout),
+whatever the other nodes do. training-operator takes the first such node for the success of the whole job, and
+deletes the pod of a rank 0 that still saves or fails. Here, a node ends with 0 once the ranks of all nodes have
+succeeded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Callable
+
+from cpu_train_stack import contract
+from cpu_train_stack.cli.say import say
+from cpu_train_stack.machine.last_checkpoint import LastCheckpoint
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+Failures = Mapping[int, "ProcessFailure"]  # by global rank
+
+# Between two signs of life in the store.
+_ALIVE_SECONDS = 5.0
+# For the nodes to learn that all have succeeded, and for node 0's container to end after its launcher.
+_LEAVE_SECONDS, _AFTER_SECONDS, _POLL_SECONDS = 10.0, 1.0, 0.1
+_LEAVING = "cpu-train-stack/leaving"
+_SUCCEEDED, _FAILED = "cpu-train-stack/succeeded", "cpu-train-stack/failed"
+
+
+class FailedElsewhereError(Exception):
+    """The ranks of this node have succeeded, but another node is lost, or its ranks have failed for good."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
+class Nodes:
+    """What the nodes tell each other about their ranks, in the store of one rendezvous."""
+
+    def __init__(self, store: Any, node_rank: int, nodes: int, silent_seconds: float) -> None:
+        """`silent_seconds`: a node without a sign of life for this long is lost."""
+        self._store, self._own, self._nodes, self._limit = store, node_rank, nodes, silent_seconds
+        self._beats = 0
+        self._next_beat = 0.0
+        self._heard: tuple[bytes, float] = (b"", time.monotonic())
+        self._has_told = False
+
+    def show_life(self) -> None:
+        """Call it regularly while the ranks run."""
+        now = time.monotonic()
+        if self._nodes > 1 and now >= self._next_beat:
+            self._next_beat, self._beats = now + _ALIVE_SECONDS, self._beats + 1
+            self._tell(_alive(self._own), str(self._beats))
+
+    def fail(self, exit_code: int) -> None:
+        """The ranks of this node have failed for good."""
+        if self._nodes > 1:
+            self._tell(_FAILED, f"{exit_code} the ranks of node {self._own} have failed")
+
+    def all_succeeded(self) -> bool:
+        """After the ranks of this node have succeeded: whether all others have. Raises FailedElsewhereError."""
+        if self._nodes == 1:
+            return True
+        try:
+            count = self._store.add(_SUCCEEDED, 0 if self._has_told else 1)
+            self._has_told = True
+            if count == self._nodes:
+                return True
+            self._find_failure()
+        except RuntimeError as error:  # of the store: its node has ended
+            text = "the node where the nodes meet has ended before all ranks had succeeded: the job has failed"
+            raise FailedElsewhereError(text, 1) from error
+        return False
+
+    def leave(self) -> None:
+        """After all have succeeded: return at once on node 0, and elsewhere once node 0's launcher has ended.
+
+        A supervisor may remove the other nodes as soon as the first has ended, and node 0 has rank 0's log.
+        """
+        if self._nodes == 1:
+            return
+        end = time.monotonic() + _LEAVE_SECONDS
+        with suppress(RuntimeError):  # node 0 has ended, and the store with it
+            self._store.add(_LEAVING, 1)
+            while time.monotonic() < end:
+                if self._own == 0 and self._store.add(_LEAVING, 0) == self._nodes:
+                    return
+                self._store.check([_LEAVING])
+                time.sleep(_POLL_SECONDS)
+        if self._own:
+            time.sleep(_AFTER_SECONDS)
+
+    def _find_failure(self) -> None:
+        # The next node is enough: each lost node follows one that is not lost.
+        now, beside = time.monotonic(), (self._own + 1) % self._nodes
+        heard = self._store.get(_alive(beside)) if self._store.check([_alive(beside)]) else b""
+        if heard != self._heard[0]:
+            self._heard = heard, now
+        elif now - self._heard[1] > self._limit and not self._store.check([_FAILED]):
+            self._store.set(_FAILED, f"1 node {beside} has not responded for {self._limit:g} s")
+        if self._store.check([_FAILED]):
+            code, _, text = self._store.get(_FAILED).decode().partition(" ")
+            raise FailedElsewhereError(f"{text}: the job has failed", int(code))
+
+    def _tell(self, key: str, value: str) -> None:
+        with suppress(RuntimeError):  # the store's node has ended; the ranks notice that themselves
+            self._store.set(key, value)
+
+
+def _alive(node_rank: int) -> str:
+    return f"cpu-train-stack/alive/{node_rank}"
+
+
+def agent_class(
+    base: Any,
+    describe: Callable[[Failures], str],
+    exit_code_of: Callable[[Failures], int],
+    last_checkpoint: LastCheckpoint,
+    silent_seconds: float,
+) -> Any:
+    """A subclass of torchrun's agent `base` (LocalElasticAgent).
+
+    `describe` returns the line about the failures before a restart. After bad usage, the agent does not restart.
+    `silent_seconds`: as of Nodes.
+    """
+
+    def _start_workers(self: Any, worker_group: Any) -> Any:
+        self._own_success = None
+        self._nodes = Nodes(
+            worker_group.store, worker_group.group_rank, worker_group.group_world_size, silent_seconds
+        )
+        started = base._start_workers(self, worker_group)
+        last_checkpoint.handle()  # torch has set its handlers
+        return started
+
+    def _monitor_workers(self: Any, worker_group: Any) -> Any:
+        last_checkpoint.check()
+        self._nodes.show_life()
+        result = self._own_success or base._monitor_workers(self, worker_group)
+        if result.state.name == "SUCCEEDED":
+            self._own_success = result
+            # A healthy node starts its ranks again if another one has come back and waits for it.
+            is_over = self._nodes.all_succeeded()
+            return result if is_over else dataclasses.replace(result, state=type(result.state).HEALTHY)
+        if result.is_failed() and is_final(result.failures):
+            self._remaining_restarts = 0
+        if result.is_failed() and self._remaining_restarts > 0:
+            most = worker_group.spec.max_restarts
+            say(f"{describe(result.failures)}: restart {most - self._remaining_restarts + 1} of {most}")
+        elif result.is_failed():
+            self._nodes.fail(exit_code_of(result.failures))
+        return result
+
+    def _exit_barrier(self: Any) -> None:
+        self._nodes.leave()
+
+    methods = {function.__name__: function for function in (_start_workers, _monitor_workers, _exit_barrier)}
+    return type("Agent", (base,), methods)
+
+
+def is_final(failures: Failures) -> bool:
+    """Whether a rank has rejected its command line or its input and would fail again, or was asked to end."""
+    return any(
+        failure.exitcode in contract.FINAL_EXIT_CODES and not failure.error_file_data.get("again", False)
+        for failure in failures.values()
+    )

@@ -1,0 +1,75 @@
+"""The first SIGTERM of a launcher: when it asks for a checkpoint, and when the job ends at once."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cpu_train_stack import contract
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.machine import last_checkpoint
+from cpu_train_stack.machine.last_checkpoint import LastCheckpoint
+
+
+@pytest.fixture
+def ended() -> Iterator[list[int]]:
+    """The signals that ended the job, which the earlier handler gets."""
+    found: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: found.append(number))
+    yield found
+    signal.signal(signal.SIGTERM, before)
+
+
+def started(folder: Path, seconds: str, *, trains: bool = True) -> LastCheckpoint:
+    rank: Any = last_checkpoint.ready_file({contract.DRAIN: str(folder)})
+    if trains:
+        rank.touch()
+    launcher = LastCheckpoint(folder, {contract.GRACE_SECONDS: seconds})
+    launcher.handle()
+    launcher.handle()  # a restart of the ranks
+    return launcher
+
+
+def asked(folder: Path) -> bool:
+    return any(file.exists() for file in last_checkpoint.files_of({contract.DRAIN: str(folder)}))
+
+
+def test_ranks_that_train_are_asked_first(tmp_path: Path, ended: list[int]) -> None:
+    launcher = started(tmp_path, "60")
+    assert not asked(tmp_path)
+    signal.raise_signal(signal.SIGTERM)
+    launcher.check()
+    assert (asked(tmp_path), ended) == (True, [])
+    signal.raise_signal(signal.SIGTERM)
+    assert ended == [signal.SIGTERM]
+
+
+def test_after_the_grace_period_the_job_ends(
+    tmp_path: Path, ended: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = started(tmp_path, "60")
+    signal.raise_signal(signal.SIGTERM)
+    later = time.monotonic() + 61
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    launcher.check()
+    assert ended == [signal.SIGTERM]
+
+
+@pytest.mark.parametrize(("seconds", "trains"), [("0", True), ("60", False)])
+def test_without_time_or_training_the_job_ends_at_once(
+    tmp_path: Path, ended: list[int], seconds: str, trains: bool
+) -> None:
+    started(tmp_path, seconds, trains=trains)
+    signal.raise_signal(signal.SIGTERM)
+    assert (asked(tmp_path), ended) == (False, [signal.SIGTERM])
+
+
+@pytest.mark.parametrize("text", ["-1", "1.5", "soon", "99999999", "\u0663"])
+def test_other_texts_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=contract.GRACE_SECONDS):
+        last_checkpoint.grace_seconds({contract.GRACE_SECONDS: text})
