@@ -18,7 +18,7 @@ from cpu_train_stack.operators import attention_mask
 from cpu_train_stack.operators.attention_rule import Measured
 from cpu_train_stack.operators.bf16_products import computed_in
 from cpu_train_stack.operators.dropout import Rule, are_plain, draw_rule
-from cpu_train_stack.operators.transforms import can_trace, is_left_to_torch, replace_attention
+from cpu_train_stack.operators.transforms import can_trace, is_compiling, is_left_to_torch, replace_attention
 
 # Arguments: query [batch, heads, queries, features], key and value [batch, heads, keys, features], mask
 # (attention_mask.readable) or None, whether attention is causal, the factor of the scores, the dropout rule.
@@ -173,7 +173,8 @@ def _is_faster_without(choice: Choice, dtype: Any, query: Any, key: Any, value: 
         import torch
 
         trains = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
-        chosen = choice.measured.chooses_ours(query.shape[2], trains)
+        # torch.compile cannot trace the search for the nearest length.
+        chosen = not is_compiling() and choice.measured.chooses_ours(query.shape[2], trains)
     return chosen and query.shape[0] * query.shape[1] >= _threads()
 
 

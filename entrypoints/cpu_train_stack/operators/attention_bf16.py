@@ -96,7 +96,7 @@ def float32_rows(
 
     `mask` is None; for `starts`, see `attention`.
     """
-    wide = (tensor.float() for tensor in (query, key, value))
+    wide = query.float(), key.float(), value.float()
     return attention(*wide, mask, causal, factor, rule, starts).to(query.dtype)
 
 

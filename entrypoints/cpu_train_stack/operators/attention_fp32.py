@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from cpu_train_stack.operators import attention_mask, library
+from cpu_train_stack.operators.bf16_products import autocast_dtype
 from cpu_train_stack.operators.dropout import Rule, number_of, scale_of
 from cpu_train_stack.operators.registration import Operator, has_memory
 from cpu_train_stack.operators.transforms import or_by_formula
@@ -84,6 +85,9 @@ def _backward(ctx: Any, outer: Any, *_by_marked: Any) -> Any:
 
 
 def _gradients(outer: Any, query: Any, key: Any, value: Any, marked: Any, factor: float, scale: float) -> Any:
+    if autocast_dtype() is not None:  # which a script may extend to its backward pass
+        with torch.autocast("cpu", enabled=False):
+            return _gradients(outer, query, key, value, marked, factor, scale)
     # The gradient of the weights. The kernel replaces it by the gradient of the scores.
     scores = torch.bmm(outer, value.transpose(1, 2))
     weights = torch.empty_like(scores)
