@@ -29,7 +29,7 @@ _NAMES = (
     )),
     # This project's operators; of Attention, which is in float32, the matrix products are separate operators.
     ("memory", re.compile(
-        r"^(aten|torch_ipex|prims)::|^(Attention|_NormedSum|_Branches|_Gelu|_SumAndNorm|_Gated|_Add|_Rotated)(Backward)?$"
+        r"^(aten|torch_ipex|prims)::|^(Attention|NormedSum|_Branches|Gelu|Norm|Gate|Rotation|_Add)(Backward)?$"
     )),
 )  # fmt: skip
 

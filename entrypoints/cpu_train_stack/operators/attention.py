@@ -14,17 +14,17 @@ from functools import partial
 from typing import Any, Callable
 
 from cpu_train_stack.machine.cpus import EMULATED
-from cpu_train_stack.operators import attention_bf16, attention_fp32, attention_mask
+from cpu_train_stack.operators import attention_mask
 from cpu_train_stack.operators.attention_rule import Measured
 from cpu_train_stack.operators.bf16_products import computed_in
 from cpu_train_stack.operators.dropout import Rule, are_plain, draw_rule
-from cpu_train_stack.operators.transforms import is_compiling, replace_attention, unless_traced
+from cpu_train_stack.operators.transforms import can_trace, is_compiling, is_left_to_torch, replace_attention
 
 # Arguments: query [batch, heads, queries, features], key and value [batch, heads, keys, features], mask
 # (attention_mask.readable) or None, whether attention is causal, the factor of the scores, the dropout rule.
 # Returns [batch, heads, queries, features] in the query's dtype.
 Kernel = Callable[[Any, Any, Any, Any, bool, float, Rule], Any]
-NO_DROPOUT = Rule(0, 0)
+NO_DROPOUT = Rule(None, 0)
 # Without dropout and with fewer queries, torch's kernel is faster: ours first rearranges all keys. On a Xeon with
 # AMX, forward, 512 keys of 64 features, us by torch's kernel and by ours: 1 query 6.2 and 14.6, 8 queries 16.8 and
 # 17.0, 16 queries 20.9 and 18.4.
@@ -60,12 +60,19 @@ def install(bf16: str, widened: bool, measured: Measured | None = None) -> None:
     choice = replace(choose(bf16, widened), measured=measured)
     if original is not None and choice.kernels:
         _INSTALLED[:] = [choice]
+        if can_trace():
+            import torch
+
+            for state in (_is_flash_enabled, _threads):  # which torch.compile cannot trace
+                torch.compiler.assume_constant_result(state)
         replace_attention(replaced(original, choice))
 
 
 def choose(bf16: str, widened: bool) -> Choice:
     """The kernels for this CPU. For the arguments, see `install`."""
     import torch
+
+    from cpu_train_stack.operators import attention_bf16, attention_fp32
 
     wide = [torch.float32, *([torch.bfloat16] if widened else [])] if attention_fp32.supported() else []
     chosen: dict[Any, Kernel] = dict.fromkeys(wide, attention_fp32.attention)
@@ -87,9 +94,7 @@ def joined(query: Any, key: Any, value: Any, starts: Any, causal: bool, factor: 
 
     dtype = computed_in(query, key, value) if are_plain(query, key, value) else None
     kernel = _INSTALLED[0].joined.get(dtype) if _INSTALLED else None
-    is_ours = (
-        kernel is not None and torch.backends.cuda.flash_sdp_enabled()  # sdpa_kernel sets it on CPUs too
-    )
+    is_ours = kernel is not None and _is_flash_enabled()
     rule = (draw_rule(dropout_p) if dropout_p else NO_DROPOUT) if is_ours else None
     if kernel is None or rule is None:
         return None
@@ -117,8 +122,9 @@ def replaced(original: Callable[..., Any], choice: Choice) -> Callable[..., Any]
         dtype = computed_in(query, key, value) if are_plain(*given) else None
         is_supported = (
             dtype in choice.kernels
+            and not is_left_to_torch()
             and (dropout_p > 0 or _is_faster_without(choice, dtype, query, key, value))
-            and torch.backends.cuda.flash_sdp_enabled()  # sdpa_kernel sets it on CPUs too
+            and _is_flash_enabled()
             and not any(others.values())
             and all(tensor.dim() == 4 and tensor.numel() for tensor in given)
             and _sizes_match(query, key, value, enable_gqa)
@@ -139,7 +145,20 @@ def replaced(original: Callable[..., Any], choice: Choice) -> Callable[..., Any]
                 query, key, value, attention_mask.readable(attn_mask, key.shape[2]), is_causal, factor, rule
             )
 
-    return unless_traced(scaled_dot_product_attention, original)
+    return scaled_dot_product_attention
+
+
+def _is_flash_enabled() -> bool:
+    """Whether fused attention may be used: sdpa_kernel sets it on CPUs too."""
+    import torch
+
+    return bool(torch.backends.cuda.flash_sdp_enabled())
+
+
+def _threads() -> int:
+    import torch
+
+    return int(torch.get_num_threads())
 
 
 def _is_faster_without(choice: Choice, dtype: Any, query: Any, key: Any, value: Any) -> bool:
@@ -147,16 +166,16 @@ def _is_faster_without(choice: Choice, dtype: Any, query: Any, key: Any, value: 
 
     torch's kernel also divides a head among threads.
     """
-    import torch
-
-    # A traced model may be for other machines.
-    if is_compiling() or query.dim() != 4 or query.shape[2] < FEWEST_QUERIES:
+    if query.dim() != 4 or query.shape[2] < FEWEST_QUERIES:
         return False
     chosen = dtype in choice.plain
     if chosen and choice.measured:
+        import torch
+
         trains = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
-        chosen = choice.measured.chooses_ours(query.shape[2], trains)
-    return chosen and query.shape[0] * query.shape[1] >= torch.get_num_threads()
+        # torch.compile cannot trace the search for the nearest length.
+        chosen = not is_compiling() and choice.measured.chooses_ours(query.shape[2], trains)
+    return chosen and query.shape[0] * query.shape[1] >= _threads()
 
 
 def _sizes_match(query: Any, key: Any, value: Any, shared: bool) -> bool:

@@ -10,23 +10,23 @@ Rows that are end to end are computed in float32 too, without rounding (kernels/
 from __future__ import annotations
 
 import ctypes
-from functools import lru_cache
 from typing import Any
 
-from cpu_train_stack.operators import attention_formula, attention_mask, library
-from cpu_train_stack.operators.dropout import Rule
-from cpu_train_stack.operators.transforms import or_by_formula
+import torch
 
+from cpu_train_stack.operators import attention_formula, attention_mask, library
+from cpu_train_stack.operators.dropout import Described, Rule, described
+from cpu_train_stack.operators.registration import Operator, has_memory
+from cpu_train_stack.operators.transforms import is_compiling, or_by_formula
+
+# The KERNEL of the C functions attention_KERNEL_forward and _backward.
+_KERNELS = {torch.bfloat16: "bfloat16", torch.float32: "float32_rows"}
 # As in kernels/attention_bf16.hpp: the keys of one tile of the backward pass, with AMX and without.
 _TILE = {True: 512, False: 1024}
 
 
 class _Tensor(ctypes.Structure):
     _fields_ = [("values", ctypes.c_void_p), ("steps", ctypes.c_size_t * 3)]
-
-
-class _Rule(ctypes.Structure):
-    _fields_ = [("seed", ctypes.c_uint64), ("threshold", ctypes.c_uint32), ("scale", ctypes.c_float)]
 
 
 class _Attention(ctypes.Structure):
@@ -43,7 +43,7 @@ class _Attention(ctypes.Structure):
         ("scale", ctypes.c_float),
         ("causal", ctypes.c_uint32),
         ("amx", ctypes.c_uint32),
-        ("rule", _Rule),
+        ("rule", Described),
         ("softmax", ctypes.c_void_p),
         ("starts", ctypes.c_void_p),
     ]
@@ -81,7 +81,12 @@ def attention(
     `amx_permitted()`.
     """
     query, key, value = map(_contiguous_rows, (query, key, value))
-    return _function("bfloat16").apply(query, key, value, mask, causal, factor, rule, starts, amx)
+    # The backward pass sums over one tile of keys itself. It never reads the output, which a script may change.
+    has_tiles = query.dtype is torch.bfloat16 and key.shape[2] > _TILE[amx]
+    if has_tiles and starts is not None and not is_compiling():  # in a graph, a row may have any length
+        has_tiles = _longest(starts) > _TILE[amx]
+    how = causal, factor, rule.seed, rule.threshold, amx
+    return FUSED(query, key, value, mask, starts, has_tiles, *how)
 
 
 def float32_rows(
@@ -91,69 +96,53 @@ def float32_rows(
 
     `mask` is None; for `starts`, see `attention`.
     """
-    wide = (_contiguous_rows(tensor.float()) for tensor in (query, key, value))
-    return _function("float32_rows").apply(*wide, mask, causal, factor, rule, starts, False).to(query.dtype)
+    wide = query.float(), key.float(), value.float()
+    return attention(*wide, mask, causal, factor, rule, starts).to(query.dtype)
 
 
-@lru_cache(maxsize=2)
-def _function(kernel: str) -> Any:
-    """The autograd function. Tensors are [batch, heads, queries or keys, features] with contiguous features.
+def _forward(
+    query: Any, key: Any, value: Any, mask: Any, starts: Any, has_tiles: bool, *how: Any
+) -> tuple[Any, Any, Any]:
+    """Tensors are [batch, heads, queries or keys, features] with contiguous features.
 
-    Masks may broadcast. Keys and values may have fewer heads: consecutive heads of the query share one. `kernel`:
-    the KERNEL of the C functions attention_KERNEL_forward and _backward.
+    Masks may broadcast. Keys and values may have fewer heads: consecutive heads of the query share one. `how`: the
+    last arguments of `_described`.
     """
-    import torch
+    out = _empty(query, query.shape)
+    wide = torch.empty(query.shape, dtype=torch.float32, device="cpu") if has_tiles else None
+    softmax = torch.empty((*query.shape[:3], 2), dtype=torch.float32, device="cpu")
+    if has_memory(query):
+        call = _described(query, key, value, mask, starts, wide, softmax, *how)
+        call.out = _tensor(out)
+        _run(getattr(library.library(), f"attention_{_KERNELS[query.dtype]}_forward"), call)
+    return out, wide, softmax
 
-    class FusedAttention(torch.autograd.Function):
-        @staticmethod
-        def forward(
-            ctx: Any,
-            query: Any,
-            key: Any,
-            value: Any,
-            mask: Any,
-            causal: bool,
-            factor: float,
-            rule: Rule,
-            starts: Any,
-            amx: bool,
-        ) -> Any:
-            out = _empty(query, query.shape)
-            keys = key.shape[2] if starts is None else int(starts.diff().max())
-            # The backward pass sums over one tile of keys itself. It never reads `out`, which a script may change.
-            has_tiles = kernel == "bfloat16" and keys > _TILE[amx]
-            wide = torch.empty(query.shape, dtype=torch.float32, device="cpu") if has_tiles else None
-            softmax = torch.empty((*query.shape[:3], 2), dtype=torch.float32, device="cpu")
-            ctx.how = causal, factor, rule, amx
-            saved = query, key, value, mask, wide, starts, softmax
-            ctx.save_for_backward(*saved)
-            described = _described(saved, *ctx.how)
-            described.out = _tensor(out)
-            _run(getattr(library.library(), f"attention_{kernel}_forward"), described)
-            return out
 
-        @staticmethod
-        @or_by_formula(attention_formula.formula)
-        def backward(ctx: Any, *gradients: Any) -> Any:
-            saved = ctx.saved_tensors
-            query, key = saved[:2]
-            outer = _contiguous_rows(gradients[0])
-            # Gradients of every head, also of heads that share keys and values.
-            each = (*query.shape[:2], *key.shape[2:])
-            found = _empty(query, query.shape), _empty(key, each), _empty(key, each)
-            written = _Gradients(*map(_tensor, (outer, *found)))
-            run = getattr(library.library(), f"attention_{kernel}_backward")
-            _run(run, _described(saved, *ctx.how), written)
-            summed = (_summed(gradient, key.shape[1]) for gradient in found[1:])
-            return (found[0], *summed, *[None] * 6)
+def _save(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.save_for_backward(*inputs[:5], *output[1:])
+    ctx.how = inputs[6:]
 
-    return FusedAttention
+
+@or_by_formula(attention_formula.formula)
+def _backward(ctx: Any, outer: Any, *_by_kept: Any) -> Any:
+    return (*FUSED_GRADIENTS(outer, *ctx.saved_tensors, *ctx.how), *[None] * 8)
+
+
+def _gradients(outer: Any, *given: Any) -> Any:
+    """`given`: the arguments of `_described`."""
+    query, key, *_others = given
+    # Gradients of every head, also of heads that share keys and values.
+    each = (*query.shape[:2], *key.shape[2:])
+    found = _empty(query, query.shape), _empty(key, each), _empty(key, each)
+    if has_memory(query):
+        outer = _contiguous_rows(outer)
+        run = getattr(library.library(), f"attention_{_KERNELS[query.dtype]}_backward")
+        _run(run, _described(*given), _Gradients(*map(_tensor, (outer, *found))))
+    return (found[0], *(_summed(gradient, key.shape[1]) for gradient in found[1:]))
 
 
 def _run(kernel: Any, *structures: ctypes.Structure) -> None:
     """Raises RuntimeError, like torch's allocator, if a thread cannot allocate its working memory."""
-    import torch
-
     missing = kernel(*map(ctypes.byref, structures))
     if missing:
         raise RuntimeError(
@@ -185,24 +174,54 @@ def _tensor(tensor: Any) -> _Tensor:
     return _Tensor(tensor.data_ptr(), (ctypes.c_size_t * 3)(*tensor.stride()[:3]))
 
 
-def _described(tensors: Any, causal: bool, factor: float, rule: Rule, amx: bool) -> _Attention:
-    query, key, value, mask, wide, starts, softmax = tensors
+def _longest(starts: Any) -> int:
+    return int(starts.diff().max())
+
+
+def _described(
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    starts: Any,
+    wide: Any,
+    softmax: Any,
+    causal: bool,
+    factor: float,
+    seed: Any,
+    threshold: int,
+    amx: bool,
+) -> _Attention:
     batches, heads, queries, features = query.shape
     keys = key.shape[2]
     if starts is not None:
-        batches, queries = len(starts) - 1, int(starts.diff().max())
+        batches, queries = len(starts) - 1, _longest(starts)
         keys = queries
     sizes = batches, heads, heads // key.shape[1], queries, keys, features
     return _Attention(
         (ctypes.c_size_t * 6)(*sizes),
         *map(_tensor, (query, key, value)),
         _Tensor(),
-        _Tensor() if wide is None else _tensor(wide),
+        _Tensor() if wide is None or not wide.numel() else _tensor(wide),
         attention_mask.described(mask),
         factor,
         int(causal),
         int(amx),
-        _Rule(rule.seed, rule.threshold, rule.scale),
+        described(seed, threshold),
         softmax.data_ptr(),
         None if starts is None else starts.data_ptr(),
     )
+
+
+_HOW = "bool causal, float factor, Tensor? seed, int threshold, bool amx)"
+_READ = "Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor? starts"
+FUSED = Operator(
+    f"fused_attention({_READ}, bool has_tiles, {_HOW} -> (Tensor, Tensor, Tensor)",
+    *(_forward, _save, _backward),
+    returns_first=True,
+)
+FUSED_GRADIENTS = Operator(
+    f"fused_attention_gradients(Tensor outer, {_READ}, Tensor? wide, Tensor softmax, {_HOW} "
+    "-> (Tensor, Tensor, Tensor)",
+    _gradients,
+)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from cpu_train_stack.operators.dropout import Rule, drop
+from cpu_train_stack.operators.dropout import Rule
+from cpu_train_stack.operators.dropout_operator import drop
 
 _BLOCK = 64  # random numbers, as in kernels/philox.hpp; a row of scores begins with a block of its own
 
 
 def formula(ctx: Any) -> Any:
     """See transforms.or_by_formula."""
-    query, key, value, mask, _out, starts, *_statistics = ctx.saved_tensors
-    causal, factor, rule, _amx = ctx.how
+    query, key, value, mask, starts, *_statistics = ctx.saved_tensors
+    causal, factor, *drawn, _amx = ctx.how
+    rule = Rule(*drawn)
 
     def attention(query: Any, key: Any, value: Any) -> Any:
         sharing = query.shape[1] // key.shape[1]

@@ -8,14 +8,12 @@ before, and the result does not depend on the number of threads. The masks for a
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-from cpu_train_stack.operators import library
-from cpu_train_stack.operators.transforms import is_batched, is_compiling
+from cpu_train_stack.operators.transforms import is_compiling
 
-_KERNELS = {"torch.float32": "dropout_float32", "torch.bfloat16": "dropout_bfloat16"}
 # A random number has 16 bits.
 _NUMBERS = 65536
 # Below this rate, the error of 16 bits would be up to a hundredth of the rate: torch draws wider numbers.
@@ -24,16 +22,33 @@ SMALLEST_RATE = 2**-10
 _libraries: list[Any] = []
 
 
+class Described(ctypes.Structure):
+    """A rule as in kernels/dropout_rule.hpp."""
+
+    _fields_ = [("seed", ctypes.c_uint64), ("threshold", ctypes.c_uint32), ("scale", ctypes.c_float)]
+
+
 @dataclass(frozen=True)
 class Rule:
-    """Drop an element if its number is less than `threshold`, and multiply the other elements by `scale`."""
+    """Drop an element if its number is less than `threshold`, and multiply the other elements by `scale_of` it.
+
+    `seed`: an integer, a tensor that holds one, or None if no element is dropped.
+    """
 
     seed: Any
     threshold: int
 
-    @property
-    def scale(self) -> float:
-        return 1 / (1 - self.threshold / _NUMBERS)
+
+def scale_of(threshold: int) -> float:
+    return 1 / (1 - threshold / _NUMBERS)
+
+
+def number_of(seed: Any) -> int:
+    return 0 if seed is None else int(seed)
+
+
+def described(seed: Any, threshold: int) -> Described:
+    return Described(number_of(seed), threshold, scale_of(threshold))
 
 
 def draw_rule(p: float) -> Rule | None:
@@ -85,71 +100,13 @@ def install() -> None:
 
     if _libraries or not hasattr(torch, "library"):  # torch before 1.11 has no operators in Python
         return
+    from cpu_train_stack.operators.dropout_operator import dropout
+
     library = torch.library.Library("aten", "IMPL")
-    library.impl("dropout", _dropout, "AutogradCPU")
+    library.impl("dropout", dropout, "AutogradCPU")
     _libraries.append(library)
 
 
 def is_installed() -> bool:
     """Whether dropout in this process is this project's."""
     return bool(_libraries)
-
-
-def _dropout(tensor: Any, p: float, train: bool) -> Any:
-    """aten::dropout for tensors of any shape. Returns the tensor's shape and dtype."""
-    if not 0 <= p <= 1:
-        import torch
-
-        return torch.feature_dropout(tensor, p, train)  # raises torch's own error
-    if not train or p == 0 or not tensor.numel():
-        return tensor
-    has_kernel = str(tensor.dtype) in _KERNELS and are_plain(tensor)
-    rule = draw_rule(p) if has_kernel else None
-    return _function().apply(tensor, rule, None) if rule else tensor * _noise(tensor, p)
-
-
-def _noise(tensor: Any, p: float) -> Any:
-    """torch's mask: zeros and 1 / (1 - p), of the tensor's shape and dtype."""
-    import torch
-
-    if p == 1:
-        return torch.zeros_like(tensor)
-    return torch.empty_like(tensor).bernoulli_(1 - p).div_(1 - p)
-
-
-@lru_cache(maxsize=1)
-def _function() -> Any:
-    """The autograd function. Its derivative is the function itself, so that derivatives of any order work."""
-    import torch
-
-    class Dropout(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, tensor: Any, rule: Rule, strides: Any) -> Any:
-            result = drop(tensor.detach(), rule, strides)
-            ctx.how = rule, result.stride()
-            return result
-
-        @staticmethod
-        def backward(ctx: Any, *gradients: Any) -> Any:
-            outer, (rule, strides) = gradients[0], ctx.how
-            if is_batched(outer):  # each of its gradients has the shape of `outer`
-                ones = torch.ones(outer.shape, dtype=outer.dtype, device="cpu")
-                return outer * drop(ones, rule, strides), None, None
-            return Dropout.apply(outer, rule, strides), None, None
-
-    return Dropout
-
-
-def drop(tensor: Any, rule: Rule, strides: Any = None) -> Any:
-    """A copy of `tensor` (float32 or bfloat16, any shape) with elements dropped by their position in memory.
-
-    `strides`: of the result, without gaps or overlaps. Default: those of torch.empty_like.
-    """
-    import torch
-
-    result = torch.empty_like(tensor) if strides is None else tensor.new_empty_strided(tensor.shape, strides)
-    if tensor.stride() != result.stride():
-        tensor = result.copy_(tensor)
-    kernel = getattr(library.library(), _KERNELS[str(result.dtype)])
-    kernel(tensor.data_ptr(), result.data_ptr(), result.numel(), rule.seed, rule.threshold, rule.scale)
-    return result

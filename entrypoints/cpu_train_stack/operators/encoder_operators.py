@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from cpu_train_stack.operators import library
-from cpu_train_stack.operators.dropout import Rule
+from cpu_train_stack.operators.dropout import Described, described, scale_of
 from cpu_train_stack.operators.numbers import Numbers, numbers
 from cpu_train_stack.operators.registration import Operator, has_memory
 from cpu_train_stack.operators.transforms import by_formula, like, or_by_formula
@@ -17,10 +17,6 @@ from cpu_train_stack.operators.transforms import by_formula, like, or_by_formula
 # As in kernels/encoder.cpp.
 _LANES, _GROUP = 16, 32
 NARROW = torch.bfloat16
-
-
-class _Rule(ctypes.Structure):
-    _fields_ = [("seed", ctypes.c_uint64), ("threshold", ctypes.c_uint32), ("scale", ctypes.c_float)]
 
 
 class _Sum(ctypes.Structure):
@@ -34,7 +30,7 @@ class _Sum(ctypes.Structure):
         ),
         ("rows", ctypes.c_size_t),
         ("features", ctypes.c_size_t),
-        ("rule", _Rule),
+        ("rule", Described),
         ("epsilon", ctypes.c_float),
     ]
 
@@ -58,16 +54,15 @@ def _sum(
     inverses = torch.empty(stream.shape[:-1], dtype=torch.float32, device="cpu")
     kept = torch.empty(inverses.numel(), -(-features // _LANES), dtype=torch.int16, device="cpu")
     if has_memory(stream):
-        rule = Rule(0 if seed is None else int(seed) & (2**64 - 1), threshold)
-        described = _Sum(
+        call = _Sum(
             numbers(added),
             *map(_pointer, (stream, weight, bias, centred, inverses, out, narrow, kept)),
             stream.numel() // features,
             features,
-            _Rule(rule.seed, rule.threshold, rule.scale),
+            described(seed, threshold),
             epsilon,
         )
-        library.library().sum_forward(ctypes.byref(described))
+        library.library().sum_forward(ctypes.byref(call))
     return out, narrow, centred, inverses, kept
 
 
@@ -85,7 +80,7 @@ def _sum_formula(ctx: Any) -> Any:
     centred, weight, inverses, kept = ctx.saved_tensors
     features = weight.numel()
     bits = (kept[..., None].int() >> torch.arange(_LANES, device="cpu")) & 1
-    factors = bits.flatten(1)[:, :features].view_as(centred) * Rule(0, ctx.threshold).scale
+    factors = bits.flatten(1)[:, :features].view_as(centred) * scale_of(ctx.threshold)
 
     def normed_sum(added: Any, stream: Any, weight: Any, bias: Any) -> Any:
         summed = added.float() * factors + stream
@@ -128,12 +123,12 @@ def _sum_gradients(
     if needs[2] or needs[3]:
         sums = torch.zeros(2, -(-rows // _GROUP), features, dtype=torch.float32, device="cpu")
     if has_memory(by_out):
-        described = _Sum(
+        call = _Sum(
             Numbers(),
             *map(_pointer, (None, weight.contiguous(), None, centred, inverses, None, None, kept)),
             rows,
             features,
-            _Rule(0, threshold, Rule(0, threshold).scale),
+            described(None, threshold),
             0.0,
         )
         gradients = _SumGradients(
@@ -141,7 +136,7 @@ def _sum_gradients(
             numbers(by_added),
             *map(_pointer, (by_stream, *(sums if sums is not None else (None, None)))),
         )
-        library.library().sum_backward(ctypes.byref(described), ctypes.byref(gradients))
+        library.library().sum_backward(ctypes.byref(call), ctypes.byref(gradients))
     return by_added, by_stream, None if sums is None else sums.sum(1)
 
 
@@ -177,8 +172,8 @@ def narrow_of(centred: Any, weight: Any, bias: Any) -> Any:
     weight, bias = weight.contiguous(), bias.contiguous()
     out, features = torch.empty_like(centred, dtype=NARROW), weight.numel()
     pointers = map(_pointer, (None, weight, bias, centred, None, None, out, None))
-    described = _Sum(Numbers(), *pointers, centred.numel() // features, features, _Rule(0, 0, 1.0), 0.0)
-    library.library().sum_narrow(ctypes.byref(described))
+    call = _Sum(Numbers(), *pointers, centred.numel() // features, features, described(None, 0), 0.0)
+    library.library().sum_narrow(ctypes.byref(call))
     return out
 
 

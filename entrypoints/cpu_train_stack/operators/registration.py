@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 import torch
 
-from cpu_train_stack.operators.transforms import can_trace, is_compiling
+from cpu_train_stack.operators.transforms import can_trace, is_compiling, is_left_to_torch
 
 _NAMESPACE = "cpu_train_stack"
 # The registrations last as long as this object. None if this torch cannot trace operators.
@@ -24,6 +24,12 @@ def has_memory(tensor: Any) -> bool:
     return type(tensor) in _PLAIN
 
 
+def is_in_graph(tensor: Any) -> bool:
+    """Whether torch.compile makes a graph for this process, in which `tensor` stands for one of this machine."""
+    is_fake = type(tensor).__module__.startswith("torch._subclasses.") and tensor.device.type == "cpu"
+    return is_fake and is_compiling() and not is_left_to_torch()
+
+
 class Operator:
     """Call it with the arguments of its schema, in order. The first one is a tensor."""
 
@@ -33,30 +39,39 @@ class Operator:
         compute: Callable[..., Any],
         save: Callable[..., None] | None = None,
         backward: Callable[..., Any] | None = None,
+        returns_first: bool = False,
     ) -> None:
         """`schema`: of torch.library, the name first. All results are tensors.
 
         `compute`: gets the arguments, and computes the results; without memory (`has_memory`), it allocates them
         only. It may return an argument, or None: an operator in a graph then returns an empty tensor. `save(ctx,
         arguments, results)` and `backward(ctx, *gradients)`: as of an autograd function; None: without gradients.
+        `returns_first`: a call returns the first result only. `save` keeps the others, which have no gradients.
         """
-        self._compute = compute
-        self._apply = compute if save is None or backward is None else _function(compute, save, backward).apply
+        name, _, _ = schema.partition("(")
+        self._compute = self._apply = compute
+        if save is not None and backward is not None:
+            self._apply = _function(name, compute, save, backward, returns_first).apply
+        self._returns_first = returns_first
         self.traced: Any = None
         if _LIBRARY is None:
             return
-        name = f"{_NAMESPACE}::{schema[: schema.index('(')]}"
-        _LIBRARY.define(schema)
-        _LIBRARY.impl(schema[: schema.index("(")], self._in_graph, "CPU")
-        torch.library.register_fake(name, self._in_graph, lib=_LIBRARY)
+        # Kernels depend on the layout of tensors. Inductor keeps it by default since torch has the newer tag.
+        is_new = hasattr(torch.Tag, "needs_exact_strides")
+        _LIBRARY.define(schema, tags=() if is_new else torch.Tag.needs_fixed_stride_order)
+        _LIBRARY.impl(name, self._in_graph, "CPU")
+        whole = f"{_NAMESPACE}::{name}"
+        torch.library.register_fake(whole, self._in_graph, lib=_LIBRARY)
         if backward is not None:
-            torch.library.register_autograd(name, backward, setup_context=save, lib=_LIBRARY)
-        self.traced = getattr(getattr(torch.ops, _NAMESPACE), schema[: schema.index("(")]).default
+            keep = _first_only(save) if returns_first else save
+            torch.library.register_autograd(whole, backward, setup_context=keep, lib=_LIBRARY)
+        self.traced = getattr(getattr(torch.ops, _NAMESPACE), name).default
 
-    def __call__(self, first: Any, *others: Any) -> Any:
-        if self.traced is not None and (_is_compiling() or not has_memory(first)):
-            return self.traced(first, *others)
-        return self._apply(first, *others)
+    def __call__(self, *inputs: Any) -> Any:
+        if self.traced is not None and (_is_compiling() or type(inputs[0]) not in _PLAIN):
+            found = self.traced(*inputs)
+            return found[0] if self._returns_first else found
+        return self._apply(*inputs)
 
     def _in_graph(self, *inputs: Any) -> Any:
         found = self._compute(*inputs)
@@ -67,13 +82,22 @@ class Operator:
         )
 
 
-def _function(compute: Callable[..., Any], save: Callable[..., None], backward: Callable[..., Any]) -> Any:
-    class Computed(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, *inputs: Any) -> Any:
-            results = compute(*inputs)
-            save(ctx, inputs, results)
-            return results
+def _first_only(save: Any) -> Callable[..., None]:
+    def save_context(ctx: Any, inputs: Any, output: Any) -> None:
+        save(ctx, inputs, output)
+        ctx.mark_non_differentiable(*output[1:])
 
-    Computed.backward = staticmethod(backward)
-    return Computed
+    return save_context
+
+
+def _function(
+    name: str, compute: Callable[..., Any], save: Callable[..., None], backward: Callable[..., Any], first: bool
+) -> Any:
+    def forward(ctx: Any, *inputs: Any) -> Any:
+        results = compute(*inputs)
+        save(ctx, inputs, results)
+        return results[0] if first else results
+
+    # Profiles show the name of the class.
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return type(name.title().replace("_", ""), (torch.autograd.Function,), methods)

@@ -28,19 +28,8 @@ def is_left_to_torch() -> bool:
 
     if is_compiling():
         exporting = getattr(torch.compiler, "is_exporting", None)  # since 2.7
-        return not can_trace() or bool(exporting and exporting())
+        return not can_trace() or bool(exporting() if exporting else not torch.compiler.is_dynamo_compiling())
     return bool(torch.jit.is_tracing())
-
-
-def unless_traced(changed: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Calls `original` while torch traces the function, otherwise `changed`."""
-
-    @functools.wraps(changed)
-    def function(*args: Any, **options: Any) -> Any:
-        is_traced = is_compiling() or is_left_to_torch()
-        return original(*args, **options) if is_traced else changed(*args, **options)
-
-    return function
 
 
 def replace_attention(function: Callable[..., Any]) -> None:

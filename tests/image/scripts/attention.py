@@ -157,6 +157,18 @@ def threads_change_nothing() -> None:
 
 
 assert OURS.__module__ == attention.__name__
+
+
+def a_backward_pass_may_be_under_autocast() -> None:
+    given, results = tensors(5, 17), []
+    for autocast in (False, True):
+        torch.manual_seed(1)
+        found = OURS(*given, dropout_p=P)
+        with torch.autocast("cpu", BF, enabled=autocast):
+            results.append(torch.autograd.grad(found, given, torch.ones_like(found)))
+    assert all(map(torch.equal, *results))
+
+
 for check in (
     values_and_gradients_are_those_of_the_formula,
     a_causal_mask_hides_what_comes,
@@ -169,6 +181,7 @@ for check in (
     what_torch_refuses_is_refused,
     torchs_own_operators_can_be_chosen,
     threads_change_nothing,
+    a_backward_pass_may_be_under_autocast,
 ):
     torch.manual_seed(7)
     check()

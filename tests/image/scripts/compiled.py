@@ -6,19 +6,37 @@ Graphs are traced for autograd and then run operator by operator: the image has 
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import decoder_models
 import encoder_models
 import torch
 import transformers
 from rounding import BF16, FP32, values
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._functorch.aot_autograd import make_boxed_func
+from torch.fx import GraphModule
 from torch.library import opcheck
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cpu_train_stack.adapt import lora
-from cpu_train_stack.operators import decoder, encoder_operators, output_layer
+from cpu_train_stack.operators import (
+    attention,
+    attention_bf16,
+    attention_fp32,
+    decoder,
+    dropout,
+    dropout_operator,
+    encoder_operators,
+    output_layer,
+)
 
 
 def operators() -> None:
@@ -40,6 +58,114 @@ def operators() -> None:
         opcheck(output_layer.LOSS.traced, (*parts, labels, FP32, [True, True, bias is not None]))
         fixed = [None if one is None else one.detach() for one in parts]
         opcheck(output_layer.LOSSES.traced, (*fixed, labels, BF16))
+
+
+def operators_with_dropout() -> None:
+    seed = torch.tensor(5)
+    for dtype in (FP32, BF16):
+        given = values(4, 3, 5, dtype=dtype).detach().transpose(0, 2).requires_grad_()
+        for strides in (None, torch.empty_like(given).stride()):
+            opcheck(dropout_operator.DROPOUT.traced, (given, seed, 20_000, strides))
+    masks = (None, torch.rand(2, 1, 9, 12) < 0.7, torch.randn(1, 1, 9, 12))
+    for mask, drawn in itertools.product(masks, ((None, 0), (seed, 9000))):
+        parts = values(6, 9, 8), values(6, 12, 8), values(6, 12, 8)
+        opcheck(attention_fp32.ATTENTION.traced, (*parts, mask, [2, 3], 0.3, *drawn))
+        narrow = [values(2, heads, size, 8, dtype=BF16) for heads, size in ((3, 9), (1, 12), (1, 12))]
+        opcheck(attention_bf16.FUSED.traced, (*narrow, mask, None, False, False, 0.3, *drawn, False))
+    for dtype in (FP32, BF16):
+        rows = [values(1, heads, 9, 8, dtype=dtype) for heads in (3, 1, 1)]
+        how = torch.tensor([0, 4, 9]), False, True, 0.3, seed, 9000, False
+        opcheck(attention_bf16.FUSED.traced, (*rows, None, *how))
+    tiles = [values(1, 1, size, 8, dtype=BF16) for size in (3, 1030, 1030)]
+    opcheck(attention_bf16.FUSED.traced, (*tiles, None, None, True, False, 0.3, seed, 9000, False))
+
+
+def dropout_in_training() -> None:
+    """Attention and dropout stay in the graphs of both passes, and drop other elements in each step."""
+    mask, starts = torch.rand(2, 1, 40, 40) < 0.7, torch.tensor([0, 13, 40])
+
+    def attended(query: Any, key: Any, value: Any, **options: Any) -> Any:
+        return functional.scaled_dot_product_attention(query, key, value, dropout_p=0.25, **options)
+
+    def by_torch(query: Any, key: Any, value: Any) -> Any:
+        with sdpa_kernel(SDPBackend.MATH):
+            return attended(query, key, value)
+
+    def joined(query: Any, key: Any, value: Any) -> Any:
+        return attention.joined(query, key, value, starts, True, 0.3, 0.25)
+
+    def dropped(query: Any, *_others: Any) -> Any:
+        return functional.dropout(query * 2, 0.25) * 3
+
+    for dtype, (function, batches) in itertools.product(
+        (FP32, BF16),
+        (
+            (attended, 2),
+            (functools.partial(attended, is_causal=True), 2),
+            (functools.partial(attended, attn_mask=mask), 2),
+            (joined, 1),
+            (dropped, 2),
+            (by_torch, 2),
+        ),
+    ):
+        fused = {"fused_attention", "fused_attention_gradients"}
+        is_fused = dtype in attention._INSTALLED[0].plain  # by bf16 instructions
+        names = fused if is_fused else {"attention", "attention_gradients"}
+        names = {joined: fused, dropped: {"dropout"}, by_torch: {"dropout"}}.get(function, names)
+        given = [values(batches, 2, 40, 8, dtype=dtype) for _ in range(3)]
+        seen: set[str] = set()
+        torch._dynamo.reset()
+        compiled = torch.compile(function, fullgraph=True, backend=_noting(seen))
+        results = [_derived(compiled, given) for _ in range(2)]
+        assert names == seen, (function, dtype, seen)
+        assert not torch.equal(results[0][0], results[1][0])
+        if function is not by_torch:  # which draws each number apart
+            with _seeded():
+                torch._dynamo.reset()
+                results = [_derived(one, given) for one in (function, compiled)]
+            assert all(map(torch.equal, *results)), (function, dtype)
+
+
+def _derived(function: Any, given: list[Any]) -> list[Any]:
+    found = function(*given)
+    return [found, *torch.autograd.grad(found.float().square().sum(), given, materialize_grads=True)]
+
+
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """Each operator has the same seed, eagerly and in a graph, where torch draws others."""
+
+    def rule(p: float) -> Any:
+        return dropout.Rule(torch.full((), 5), round(p * 65536))
+
+    with patch.object(attention, "draw_rule", rule), patch.object(dropout_operator, "draw_rule", rule):
+        yield
+
+
+def _noting(seen: set[str]) -> Any:
+    """A backend that adds the names of this project's operators in the graphs of both passes to `seen`."""
+
+    def compiler(graph: GraphModule, _inputs: Any) -> Any:
+        targets = [node.target for node in graph.graph.nodes if node.op == "call_function"]
+        seen.update(one._opname for one in targets if getattr(one, "namespace", "") == "cpu_train_stack")
+        return make_boxed_func(graph)
+
+    return aot_autograd(fw_compiler=compiler)
+
+
+def exports() -> None:
+    """Whoever records the model for another process gets torch's own operators."""
+    layer = torch.nn.MultiheadAttention(16, 2, dropout=0.25, batch_first=True)
+    states = torch.randn(2, 5, 16)
+    for strict in (False, True):
+        exported = torch.export.export(layer, (states, states, states), strict=strict).run_decompositions()
+        assert "cpu_train_stack" not in exported.graph_module.code
+    drop = torch.nn.Dropout(0.25)
+    assert "cpu_train_stack" not in torch.export.export(drop, (states,)).run_decompositions().graph_module.code
+    for module, given in ((layer, (states, states, states)), (drop, (states,))):
+        traced = str(torch.jit.trace(module, given, check_trace=False).inlined_graph)
+        assert "cpu_train_stack" not in traced
+        assert "aten::dropout" in traced or "aten::scaled_dot_product_attention" in traced
 
 
 def models() -> None:
@@ -107,7 +233,6 @@ def output_layers() -> None:
             (sums[:, 0].sum() / sums[:, 1].sum()).backward()
             results.append([sums, *(one.grad for one in model.parameters())])
         for one, other in zip(*results, strict=True):
-            # While compiling, attention in bf16 is torch's own, which rounds other values than the kernel.
             assert (one - other).norm() < 0.05 * other.norm()
     assert counter.frame_count == 1
     with torch.no_grad(), output.labelled(_labels(ids)):
@@ -156,7 +281,15 @@ def _labels(ids: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> None:
-    for check in (operators, models, output_layers, trainers):
+    for check in (
+        operators,
+        operators_with_dropout,
+        dropout_in_training,
+        exports,
+        models,
+        output_layers,
+        trainers,
+    ):
         torch.manual_seed(1)
         check()
         print(check.__name__, flush=True)

@@ -23,7 +23,7 @@ from differential_second import of_attention, of_layers
 from formula import OURS
 from torch.nn import functional
 
-from cpu_train_stack.operators import attention, decoder, dropout, encoder, numbers
+from cpu_train_stack.operators import attention, decoder, dropout, dropout_operator, encoder, numbers
 from cpu_train_stack.operators.adapted_linear import adapted_linear
 
 DTYPES = (FP32, BF16)
@@ -90,7 +90,7 @@ def layer_norm(rng: random.Random) -> Case:
     for weight in norm.parameters():
         weight.data = torch.randn(features)
     rule = dropout.Rule(rng.randrange(2**63), rng.choice((6554, 40_000))) if rng.random() < 0.7 else None
-    keeps = dropout.drop(torch.ones(rows, features), rule).double() if rule else 1.0
+    keeps = dropout_operator.drop(torch.ones(rows, features), rule).double() if rule else 1.0
     found = encoder.normed_sum(added, stream, rule, norm, dtype)
 
     def formula(added: Any, stream: Any, weight: Any, bias: Any) -> Any:

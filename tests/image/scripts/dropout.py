@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from cpu_train_stack.operators import dropout, library
+from cpu_train_stack.operators import dropout, dropout_operator, library
 from cpu_train_stack.operators.dropout import Rule
 
 SIGMAS = 6
@@ -74,8 +74,8 @@ def each_element_follows_its_number() -> None:
         for dtype in (torch.float32, BF):
             given = values.to(dtype)
             expected = torch.where(keep, (given.float() * scale).to(dtype), torch.zeros((), dtype=dtype))
-            assert torch.equal(dropout.drop(given, Rule(seed, threshold)), expected), (threshold, dtype)
-    assert dropout.drop(torch.full((64,), math.nan).to(BF), Rule(seed, 1)).isnan().all()
+            assert torch.equal(dropout_operator.drop(given, Rule(seed, threshold)), expected), (threshold, dtype)
+    assert dropout_operator.drop(torch.full((64,), math.nan).to(BF), Rule(seed, 1)).isnan().all()
 
 
 def the_rate_is_right() -> None:
@@ -116,7 +116,7 @@ def threads_change_nothing() -> None:
     results = []
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
-        results.append(dropout.drop(values, Rule(9, THRESHOLD)))
+        results.append(dropout_operator.drop(values, Rule(9, THRESHOLD)))
     torch.set_num_threads(before)
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])

@@ -15,7 +15,7 @@ from rounding import BF16, FP32, close, doubles, values
 from torch.nn import functional
 from transformers.models.bert import modeling_bert
 
-from cpu_train_stack.operators import dropout, encoder
+from cpu_train_stack.operators import dropout, dropout_operator, encoder
 
 
 def main() -> None:
@@ -49,7 +49,7 @@ def check_sum(rows: int, features: int, dtype: Any, rule: Any) -> None:
     with torch.no_grad():
         stream += 3  # the mean is not zero
     out = encoder.normed_sum(added, stream, rule, norm, dtype)
-    kept = dropout.drop(torch.ones(rows, features), rule).double() if rule else 1.0
+    kept = dropout_operator.drop(torch.ones(rows, features), rule).double() if rule else 1.0
     wide = doubles(added, stream, norm.weight, norm.bias)
     expected = functional.layer_norm(wide[0] * kept + wide[1], (features,), wide[2], wide[3], 1e-6)
     outer = torch.randn(rows, features, dtype=FP32)

@@ -13,7 +13,7 @@ import transformers
 from rounding import BF16, FP32, doubles, values
 from torch.nn import functional
 
-from cpu_train_stack.operators import attention, decoder, dropout, encoder, output_layer
+from cpu_train_stack.operators import attention, decoder, dropout, dropout_operator, encoder, output_layer
 from cpu_train_stack.operators.adapted_linear import adapted_linear
 
 RULE = dropout.Rule(2**63 + 5, 20_000)
@@ -98,12 +98,14 @@ def _kept(shape: Any, rule: Any, earlier: int = 0) -> Any:
     """What the kernels keep: each row of scores begins with a new block of 64 numbers."""
     *rows, keys = shape
     wide = torch.Size((*rows, -(-keys // 64) * 64))
-    return dropout.drop(torch.ones(earlier + wide.numel()), rule)[earlier:].view(wide)[..., :keys].double()
+    return (
+        dropout_operator.drop(torch.ones(earlier + wide.numel()), rule)[earlier:].view(wide)[..., :keys].double()
+    )
 
 
 def layers_of_encoders() -> None:
     for rule, dtype in itertools.product((RULE, None), (FP32, BF16)):
-        kept = dropout.drop(torch.ones(37, 33), rule).double() if rule else 1.0
+        kept = dropout_operator.drop(torch.ones(37, 33), rule).double() if rule else 1.0
         norm = torch.nn.LayerNorm(33, eps=1e-6)
 
         def summed(added: Any, stream: Any, *weights: Any, rule: Any = rule, norm: Any = norm) -> Any:
@@ -161,7 +163,7 @@ def layers_of_decoders() -> None:
 def adapters() -> None:
     weight = torch.randn(33, 48)
     for dtype, has_dropped in itertools.product((FP32, BF16), (False, True)):
-        kept = dropout.drop(torch.ones(37, 48), RULE) if has_dropped else None
+        kept = dropout_operator.drop(torch.ones(37, 48), RULE) if has_dropped else None
 
         def adapted(states: Any, down: Any, up: Any, dtype: Any = dtype, kept: Any = kept) -> Any:
             dropped = None if kept is None else states * kept.to(dtype)
