@@ -64,6 +64,13 @@ class OldFlag:
         """Whether the replacement keeps its other values."""
         return bool(self.key) or self.now in (self.name, "include_for_metrics")
 
+    def yields_to(self, before: Any) -> bool:
+        """Whether the replacement keeps `before`, its value so far.
+
+        In transformers 4, steps win over --warmup_ratio. Steps below 1 are a ratio that was set before.
+        """
+        return self.name == "warmup_ratio" and isinstance(before, (int, float)) and before >= 1
+
     def resolved(self, given: Mapping[str, Any]) -> OldFlag:
         """The flag, dropped if its replacement is in `given` with a value other than 0.
 

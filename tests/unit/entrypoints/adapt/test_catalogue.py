@@ -46,6 +46,8 @@ OF_2_8 = {"transformers": "4.55.4", "accelerate": "1.10.1", "torch": "2.8.0+cpu"
         ("--warmup_steps 500 --warmup_ratio 0.0", "--warmup_steps 500"),
         ("--evaluation_strategy steps --eval_strategy no", "--eval_strategy no"),
         ("--warmup_ratio=0.1 --warmup-steps=500", "--warmup-steps=500"),
+        ("--no_save_safetensors --lr 1", "--lr 1"),
+        ("--no-save-safetensors --no_bf16 x", "--no_bf16 x"),
         ("--output_dir --no_such -5", "--output_dir --no_such -5"),
     ],
 )
