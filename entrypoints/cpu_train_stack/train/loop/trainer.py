@@ -11,7 +11,7 @@ from typing import Any, Callable
 import torch
 import torch.distributed as dist
 from torch.utils.data import RandomSampler, SequentialSampler
-from transformers import Trainer, TrainerCallback, TrainerState
+from transformers import Trainer, TrainerCallback
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -32,10 +32,7 @@ from cpu_train_stack.train.output import checkpoints, replicas, weights
 
 
 class DropoutPerRank(TrainerCallback):
-    """Give each rank its own seed: otherwise, all ranks drop the same neurons.
-
-    The order of rows has another seed.
-    """
+    """Give each rank its own seed, or all ranks drop the same neurons. The order of rows has another seed."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         torch.manual_seed(args.seed + args.process_index)
@@ -150,7 +147,7 @@ class CpuTrainer(Trainer):
         if checkpoint is None:
             self.train()
             return
-        planned, state = self._planned_steps(), TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+        planned, state = self._planned_steps(), resume.state_of(self, checkpoint)
         state.best_model_checkpoint = resume.best_checkpoint(state, Path(self.args.output_dir))
         remaining = state.global_step < planned
         moved = resume.changed_rows(state, self._per_epoch()) if remaining else None
@@ -198,13 +195,18 @@ class CpuTrainer(Trainer):
         if self.args.should_save:
             torch.save(self.lr_scheduler.state_dict(), folder / SCHEDULER_NAME)
 
+    _load_rng_state = resume.reads("rng_state")(Trainer._load_rng_state)
+
+    @resume.reads("optimizer.pt or scheduler.pt")
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         folder = Path(checkpoint) if checkpoint else None
         if folder and sharding.load_optimizer(self.model, self.optimizer, folder / OPTIMIZER_NAME):
             self.lr_scheduler.load_state_dict(torch.load(folder / SCHEDULER_NAME, weights_only=True))
         else:
             super()._load_optimizer_and_scheduler(checkpoint)
+            resume.check_optimizer(self.optimizer)
 
+    @resume.reads("the weights")
     def _load_from_checkpoint(self, checkpoint: str, *arguments: Any, **options: Any) -> None:
         # A sharded model has read its weights from the checkpoint already.
         if not self._sharded or adapters.is_adapter(Path(checkpoint)):

@@ -1,13 +1,50 @@
-"""A folder with weights: only one kind of weights, and an adapter's labels."""
+"""A folder with weights: only one kind of weights, an adapter's labels, and every tensor of the model."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
+from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.train.data.labels import REGRESSION
 from cpu_train_stack.train.model import adapters, configuration
 from cpu_train_stack.train.output import folder as output_folder
+from cpu_train_stack.train.output.integrity import tensors_of
+
+
+def check(checkpoint: Path, model: Any) -> None:
+    """Raise UsageError if the checkpoint lacks a tensor of the model, or has one of another shape.
+
+    transformers and peft would only warn, and train on with the tensor of the pretrained model or a new one.
+    """
+    if hasattr(model, "peft_config"):
+        from peft import get_peft_model_state_dict
+
+        files: list[str] = [adapters.WEIGHTS[0]]
+        ignored: list[str] = []
+        expected = get_peft_model_state_dict(model, save_embedding_layers=False)
+    else:
+        files = ["model.safetensors", "model-*-of-*.safetensors"]
+        ignored = model._keys_to_ignore_on_save or []
+        expected = model.state_dict(keep_vars=True)
+    paths = sorted(path for pattern in files for path in checkpoint.glob(pattern))
+    shapes = {name: shape for path in paths for name, shape in (tensors_of(path) or {}).items()}
+    # A file holds weights that two layers share only once.
+    shared = {id(tensor) for name, tensor in expected.items() if name in shapes}
+    for name, tensor in expected.items():
+        found = shapes.get(name)
+        is_missing = found is None and id(tensor) not in shared
+        if is_missing and not any(re.search(pattern, name) for pattern in ignored):
+            problem = f"lacks the tensor '{name}'"
+        elif found is not None and found != tuple(tensor.shape):
+            problem = f"has the tensor '{name}' with the shape {[*found]}, expected {[*tensor.shape]}"
+        else:
+            continue
+        raise UsageError(
+            f"checkpoint '{checkpoint}': {paths[0].name if len(paths) == 1 else 'its weights'} {problem}: delete "
+            "this checkpoint to continue from an older one"
+        )
 
 
 def complete(folder: Path, model: Any) -> None:
