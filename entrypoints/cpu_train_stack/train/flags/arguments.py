@@ -161,6 +161,12 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{' '.join(message.split())}: run train --help for the list of flags")
 
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        # int() and float() also accept the digits of other scripts.
+        if action.type in (int, float) and not arg_string.isascii():
+            raise argparse.ArgumentError(action, f"found {arg_string!a}, expected a number in ASCII digits")
+        return super()._get_value(action, arg_string)
+
 
 def make_parser() -> argparse.ArgumentParser:
     """The complete parser. Imports transformers."""

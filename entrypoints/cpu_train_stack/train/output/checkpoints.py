@@ -23,7 +23,7 @@ from cpu_train_stack.cli.say import say
 from cpu_train_stack.train.model import adapters
 from cpu_train_stack.train.output.integrity import RANDOM_STATES, fault, read_json, tensors_of
 
-_NAME = re.compile(r"checkpoint-(\d+)")
+_NAME = re.compile(r"checkpoint-([0-9]{1,18})")
 _LABELS = ("id2label",)
 # In the output folder: a rename works only within one file system.
 _STAGING = ".unfinished"

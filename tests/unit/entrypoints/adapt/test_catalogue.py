@@ -88,6 +88,13 @@ def test_warmup_steps_of_zero_leave_the_warmup_to_its_ratio_as_in_transformers_4
         assert kept == {"warmup_steps": expected}
 
 
+@pytest.mark.parametrize("text", ["many", "", "-1", "\u0663", "9" * 5000, "nan", "1.5"])
+def test_a_number_of_an_old_flag_that_means_nothing_is_one_line(text: str) -> None:
+    for name in ("warmup_ratio", "fsdp_min_num_params"):
+        with pytest.raises(UsageError, match=rf"^--{name} .*: expected a number.*$"):
+            rewriting.rewrite([f"--{name}={text}"], FLAGS)
+
+
 def test_no_replacement_is_an_old_flag() -> None:
     some_values = {"optim", "report_to"}
     assert not {flag.now for flag in flags.FLAGS} & set(FLAGS) - some_values

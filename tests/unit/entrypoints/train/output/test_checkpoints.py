@@ -155,7 +155,8 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 def test_the_last_complete_checkpoint_is_found_by_its_number(tmp_path: Path) -> None:
     for step in (2, 10, 9):
         complete(tmp_path, step)
-    (tmp_path / "checkpoint-x").mkdir()
+    for name in ("checkpoint-x", "checkpoint-\u0663\u0663", f"checkpoint-{'9' * 200}"):
+        (tmp_path / name).mkdir()
     assert checkpoints.last_complete(tmp_path) == (tmp_path / "checkpoint-10", [])
 
 
