@@ -1,6 +1,6 @@
 """The parts that the pods of all operators share: the container, its limits, volumes and security context."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cpu_train_stack import contract
@@ -32,6 +32,17 @@ def manifest(request: PodRequest, version: str, kind: str, spec: Document, **lab
 def job(request: Request, version: str, kind: str, spec: Document) -> Document:
     """A job: the object that Kueue admits, if the request names a queue."""
     return manifest(request, version, kind, spec, **({QUEUE: request.queue} if request.queue else {}))
+
+
+def network_policy(request: PodRequest, labels: Mapping[str, str]) -> Document:
+    """Only pods with these labels can open connections to pods with them, at all ports. Pods can connect to all.
+
+    Whoever reaches a port of a job runs code as the job. No operator connects to the pods, and the kubelet of the
+    node, for its probes, is not subject to policies.
+    """
+    selector = {"podSelector": {"matchLabels": dict(labels)}}
+    spec = {**selector, "policyTypes": ["Ingress"], "ingress": [{"from": [selector]}]}
+    return manifest(request, "networking.k8s.io/v1", "NetworkPolicy", spec)
 
 
 def limits(cpu: str, memory: str) -> Document:

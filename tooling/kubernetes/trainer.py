@@ -24,21 +24,29 @@ ANCESTOR = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 FRAMEWORK = {"trainer.kubeflow.org/framework": "torch"}
 # The label with the name of the TrainJob on each of its pods.
 _JOB_LABEL = "jobset.sigs.k8s.io/jobset-name"
+# Our label with the name of the runtime on each pod of its jobs.
+_RUNTIME_LABEL = "cpu-train-stack/runtime"
 # The definition of a TrainJob allows no more arguments.
 MOST_ARGUMENTS = 128
 
 
-def _runtime(request: PodRequest, container: Document) -> Document:
+def _runtime(request: PodRequest, container: Document, **labels: str) -> Document:
     """The spec of a runtime. If a pod fails, all pods restart together, at most `max_restarts` times.
 
-    Without an elastic rendezvous, the remaining pods could not continue.
+    Without an elastic rendezvous, the remaining pods could not continue. `labels`: of the pods.
     """
     pod = pods.training_pod(request, container)
     replicated_job = {
         "name": CONTAINER,
         "template": {
             "metadata": {"labels": {**ANCESTOR, **pods.LABELS}},
-            "spec": {"backoffLimit": 0, "template": {"spec": {"restartPolicy": "Never", **pod}}},
+            "spec": {
+                "backoffLimit": 0,
+                "template": {
+                    "metadata": {"labels": {**pods.LABELS, **labels}},
+                    "spec": {"restartPolicy": "Never", **pod},
+                },
+            },
         },
     }
     return {
@@ -57,6 +65,10 @@ class TrainJob(Request):
     """A TrainJob, and the runtime of this job only."""
 
     POD_SUFFIX: ClassVar[str] = "-node-0-{last}-abcde"  # JobSet checks the name with a random end
+
+    @property
+    def pod_labels(self) -> Mapping[str, str]:
+        return {_JOB_LABEL: self.name}
 
     def _checks(self) -> list[Callable[[], object]]:
         return [*super()._checks(), self._check_length]
@@ -120,8 +132,15 @@ class Runtime(PodRequest):
         """The name of the TrainJob, which the runtime does not know."""
         return {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{_JOB_LABEL}']"}}}
 
+    @property
+    def pod_labels(self) -> Mapping[str, str]:
+        """A runtime does not know its jobs: pods of all its jobs in the namespace reach each other."""
+        return {} if self.cluster_scope else {_RUNTIME_LABEL: self.name}
+
     def documents(self) -> list[Document]:
         container = pods.training_container(self, CONTAINER, [], workingDir=TMP, resources=pods.resources(self))
         container["env"].append({"name": contract.RANKS_PER_NODE, "value": self.ranks_per_node or "auto"})
         kind = CLUSTER_RUNTIME if self.cluster_scope else RUNTIME
-        return [pods.manifest(self, API, kind, _runtime(self, container), **FRAMEWORK)]
+        return [
+            pods.manifest(self, API, kind, _runtime(self, container, **{_RUNTIME_LABEL: self.name}), **FRAMEWORK)
+        ]
