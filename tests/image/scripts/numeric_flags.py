@@ -6,7 +6,7 @@ from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.train.flags import arguments, training_arguments
 
 WRONG = (
-    *("nan", "inf", "-inf", "1e999", "-1", "0", "-0.5", "99999999999999999999", "9" * 5000, "", "x", "1e"),
+    *("nan", "inf", "-inf", "1e999", "-1", "0", "-0.5", "--", "99999999999999999999", "9" * 5000, "", "x", "1e"),
     *("\uff10", "\u0663", "\uff14\uff12", "1\u0663", "\u0660.\u0665"),
 )
 # Values that mean something: the least number of a flag, and Trainer's own "not set".
