@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import containers
 from tests.containers import RunInImage
 from tests.image.train_runs import Runs, line, make_models, mounts, result, run_alone
+from tooling.basis.paths import ROOT
 
 # What the newest checkpoint's damage leads to: its file or tensor in an error, or the older checkpoint.
 REFUSED = {
@@ -69,6 +71,12 @@ def test_content_of_something_else_is_skipped_for_the_older_checkpoint(
     assert document["resumed_from"].endswith("checkpoint-2")
     assert document["steps"] == 6
     assert (folder / name / "checkpoint-4" / "model.safetensors").is_file()
+
+
+def test_experts_that_files_name_otherwise_are_checked_and_loaded(run_in_image: RunInImage) -> None:
+    volume = f"--volume={ROOT}/tests/image/scripts:/scripts:ro"
+    done = run_in_image("python", "/scripts/expert_weights.py", docker_args=[volume])
+    assert containers.works(done).split().count("ok") == 3
 
 
 def test_ranks_that_cannot_load_a_checkpoint_are_not_restarted(

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from pathlib import Path
 from typing import Any, Callable
 
@@ -178,8 +177,7 @@ class CpuTrainer(Trainer):
 
     def _per_epoch(self) -> int:
         """The number of steps in an epoch."""
-        steps: int = math.ceil(len(self.get_train_dataloader()) / self.args.gradient_accumulation_steps)
-        return steps
+        return -(-len(self.get_train_dataloader()) // int(self.args.gradient_accumulation_steps))
 
     def _get_output_dir(self, trial: Any) -> str:
         """The folder of Trainer's checkpoints: while a checkpoint is being written, the staging folder."""
@@ -209,7 +207,8 @@ class CpuTrainer(Trainer):
     @resume.reads("the weights")
     def _load_from_checkpoint(self, checkpoint: str, *arguments: Any, **options: Any) -> None:
         # A sharded model has read its weights from the checkpoint already.
-        if not self._sharded or adapters.is_adapter(Path(checkpoint)):
+        reads = not self._sharded or adapters.is_adapter(Path(checkpoint))
+        if reads and not weights.restore(self.model, Path(checkpoint)):
             super()._load_from_checkpoint(checkpoint, *arguments, **options)
 
     def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
@@ -285,9 +284,10 @@ class CpuTrainer(Trainer):
         best = Path(self.state.best_model_checkpoint)
         if self._sharded and not hasattr(self.model, "peft_config"):
             sharding.load_weights(self.model, best, self.args.should_save)
-        else:
+            return
+        if not weights.restore(self.model, best):
             super()._load_best_model()
-            replicas.copy_from_rank_0(self.model)
+        replicas.copy_from_rank_0(self.model)
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         """One micro-batch. `inputs`: integer tensors [rows, tokens]. Returns the loss, a float scalar."""

@@ -6,9 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.train.data.labels import REGRESSION
-from cpu_train_stack.train.model import adapters, configuration
+from cpu_train_stack.train.model import adapters, configuration, sharding
 from cpu_train_stack.train.output import folder as output_folder
 from cpu_train_stack.train.output.integrity import tensors_of
 
@@ -27,9 +29,11 @@ def check(checkpoint: Path, model: Any) -> None:
     else:
         files = ["model.safetensors", "model-*-of-*.safetensors"]
         ignored = model._keys_to_ignore_on_save or []
-        expected = model.state_dict(keep_vars=True)
+        expected = _as_saved(model)
     paths = sorted(path for pattern in files for path in checkpoint.glob(pattern))
     shapes = {name: shape for path in paths for name, shape in (tensors_of(path) or {}).items()}
+    if sharding.is_sharded(model) and not expected.keys() >= shapes.keys():
+        return  # the names in the files differ, as those of experts do
     # A file holds weights that two layers share only once.
     shared = {id(tensor) for name, tensor in expected.items() if name in shapes}
     for name, tensor in expected.items():
@@ -45,6 +49,32 @@ def check(checkpoint: Path, model: Any) -> None:
             f"checkpoint '{checkpoint}': {paths[0].name if len(paths) == 1 else 'its weights'} {problem}: delete "
             "this checkpoint to continue from an older one"
         )
+
+
+def restore(model: Any, checkpoint: Path) -> bool:
+    """Load a checkpoint in which the weights have other names than in the model. False if Trainer can load it.
+
+    transformers 5 joins the weights of experts in memory, and saves them one by one. Trainer loads by the names in
+    memory, and would keep the weights that the model has.
+    """
+    is_here = any(checkpoint.glob("model*.safetensors"))
+    if not is_here or hasattr(model, "peft_config") or _as_saved(model).keys() == model.state_dict().keys():
+        return False
+    model.load_state_dict(type(model).from_pretrained(checkpoint, dtype=model.dtype).state_dict())
+    return True
+
+
+def _as_saved(model: Any) -> dict[str, Any]:
+    """The weights of a full model by the names that they have in its files."""
+    state: dict[str, Any] = model.state_dict(keep_vars=True)
+    try:
+        from transformers.core_model_loading import revert_weight_conversion
+    except ImportError:  # before transformers 5, the names are the same
+        return state
+    if sharding.is_sharded(model):
+        return state
+    with torch.no_grad():
+        return dict(revert_weight_conversion(model, state))
 
 
 def complete(folder: Path, model: Any) -> None:
