@@ -35,9 +35,8 @@ def words(
     return found
 
 
-def mutated(text: str, chance: random.Random) -> bytes:
-    """The text of a file with a part left out, repeated, or replaced by a value."""
-    data = text.encode()
+def mutated(data: bytes, chance: random.Random) -> bytes:
+    """The content of a file with a part left out, repeated, or replaced by a value."""
     for _ in range(chance.choice((1, 1, 2, 5))):
         begin = chance.randrange(len(data) + 1)
         end = min(len(data), begin + chance.choice((0, 1, 1, 5, 50, 10_000)))

@@ -39,7 +39,7 @@ LEFT_OUT = {"help", PRINT_CONFIG[2:]}
 
 def words(chance: random.Random, flags: list[str], file: Path) -> list[str]:
     if chance.random() < 0.4:
-        file.write_bytes(fuzzing.mutated(CONFIG, chance))
+        file.write_bytes(fuzzing.mutated(CONFIG.encode(), chance))
         return [str(file), *fuzzing.words(chance, [()], flags)]
     return [*(BASE if chance.random() < 0.8 else ()), *fuzzing.words(chance, [()], flags)]
 

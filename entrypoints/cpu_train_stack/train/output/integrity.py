@@ -64,9 +64,9 @@ def tensors_of(path: Path) -> dict[str, tuple[int, ...]] | None:
 
     Format: 8 bytes header length, little endian; the header as JSON with data_offsets; the data.
     """
-    if not path.is_file():  # a FIFO would block
-        return None
     try:
+        if not path.is_file():  # a FIFO would block
+            return None
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             if length > path.stat().st_size:
@@ -173,9 +173,9 @@ class _Reader(pickle.Unpickler):
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
     try:
+        if not path.is_file():
+            return None
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pickle
+import random
 import signal
 import struct
 import subprocess
@@ -22,6 +23,7 @@ import pytest
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.train.output import checkpoints, integrity
 from cpu_train_stack.train.output import folder as output
+from tests import fuzzing
 
 
 def safetensors(path: Path, size: int = 16, tensor: str = "w") -> None:
@@ -170,6 +172,22 @@ def test_a_damaged_checkpoint_is_skipped_for_an_older_one(
     assert found == older
     assert len(notes) == 1
     assert notes[0].startswith("checkpoint-4 is skipped:")
+
+
+def test_no_content_of_a_checkpoints_files_ends_the_check_with_a_traceback(tmp_path: Path) -> None:
+    path = complete(tmp_path, 2)
+    index(path, {"w": "model.safetensors"})
+    (path / "adapter_config.json").write_text("{}")
+    safetensors(path / "adapter_model.safetensors")
+    contents = {file: file.read_bytes() for file in sorted(path.iterdir())}
+    for seed in fuzzing.cases(300):
+        chance = random.Random(seed)
+        file = chance.choice([*contents])
+        file.write_bytes(fuzzing.mutated(contents[file], chance))
+        with fuzzing.one_case(seed, file.name):
+            assert "\n" not in (integrity.fault(path, thorough=True) or "")
+        file.write_bytes(contents[file])
+    assert integrity.fault(path, thorough=True) is None
 
 
 def test_sharded_weights_are_complete_if_every_shard_is(tmp_path: Path) -> None:
