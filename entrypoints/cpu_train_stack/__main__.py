@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import signal
@@ -9,7 +10,7 @@ import sys
 
 from cpu_train_stack import contract
 from cpu_train_stack.cli import account
-from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError, error_of_name
 from cpu_train_stack.cli.say import lost_output, say
 from cpu_train_stack.rank.exit import report_usage_error
 
@@ -76,6 +77,11 @@ def main(argv: list[str]) -> int:
             return int(importlib.import_module(OTHER_COMMANDS[command]).main(rest))
     except UsageError as error:
         return report_usage_error(error)
+    except OSError as error:
+        wrong = error_of_name(error, errno.EACCES)
+        if wrong is None:
+            raise
+        return report_usage_error(wrong)
     return _exec(command, argv)
 
 

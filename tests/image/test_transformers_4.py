@@ -65,7 +65,17 @@ def test_every_field_of_transformers_4_is_accepted_with_a_note_or_refused(run_in
         *("epoch", 0),
     ]
     assert seen["replaced"] == ["no", 3, 100, 2, False]
-    assert seen["assigned"] == ["group_by_length", 5, 2]
+    assert seen["assigned"] == [["group_by_length", 5], "random", 2, "steps", 16, False]
+    assert seen["warmups"] == {
+        "replaced": 500,
+        "assigned": 500,
+        "assigned again": 250,
+        "assigned 0": 0,
+        "method": 100,
+        "method, both": 30,
+        "method, in order": 200,
+        "method, new": 300,
+    }
     notes = re.findall(r"^adapted \(([\w-]+)\): --", done.stderr, re.MULTILINE)
     expected = "optim push-to-hub-model-id fsdp-min-num-params dispatch-batches split-batches past-index"
     assert set(expected.split()) <= set(notes)

@@ -2,6 +2,7 @@
 
 import grp
 import os
+import pwd
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,6 +65,8 @@ def check_launcher(launcher: str) -> None:
 _LIKE_ROOT = frozenset(
     ("root", "disk", "docker", "incus-admin", "kmem", "libvirt", "lxd", "podman", "shadow", "sudo", "wheel")
 )
+
+_NO_GROUP = 65534
 
 
 def check_memory(memory: str | None) -> None:
@@ -239,7 +242,21 @@ def complete(service: Mapping[str, Any]) -> dict[str, Any]:
 
 def container_user() -> tuple[int, int]:
     """uid and gid of the nodes' processes: the caller's, who then owns the output. For root, 1000."""
-    return (1000, 1000) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+    return (1000, 1000) if os.geteuid() == 0 else (os.geteuid(), _own_group())
+
+
+def _own_group() -> int:
+    """The caller's group. If it is as powerful as root, as after `newgrp docker`: the account's or another one."""
+    groups = [os.getegid(), _account_group(), *sorted(os.getgroups())]
+    return next((gid for gid in groups if gid is not None and name_of(gid) not in _LIKE_ROOT), _NO_GROUP)
+
+
+def _account_group() -> int | None:
+    """The group in the caller's account. None if the account is unknown on this machine."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_gid
+    except KeyError:
+        return None
 
 
 def container_groups() -> list[str]:
@@ -247,7 +264,8 @@ def container_groups() -> list[str]:
 
     None of the groups whose members are as powerful as root, for which a mounted socket or device would be enough.
     """
-    groups = {} if os.geteuid() == 0 else {gid: name_of(gid) for gid in {*os.getgroups()} - {os.getegid()}}
+    others = set() if os.geteuid() == 0 else {*os.getgroups(), os.getegid()} - {_own_group()}
+    groups = {gid: name_of(gid) for gid in others}
     return [str(gid) for gid, name in sorted(groups.items()) if name not in _LIKE_ROOT]
 
 

@@ -4,6 +4,7 @@ Also used for jobs on hosts (tooling.hosts.output).
 """
 
 import math
+import os
 import queue
 import threading
 import time
@@ -196,9 +197,14 @@ def copy_lines(streams: Iterable[Iterable[bytes]], terminal: BinaryIO) -> None:
             terminal.flush()
 
 
-def copy_log(log: BinaryIO, terminal: BinaryIO) -> None:
-    """Copy the rest of a log file."""
-    terminal.writelines(map(shown_on(terminal), log))
+def copy_log(log: BinaryIO, terminal: BinaryIO, *, grows: bool = False) -> None:
+    """Copy the rest of a log file. If it `grows`, a line that has no end yet is left for the next call."""
+    display = shown_on(terminal)
+    for line in log:
+        if grows and not line.endswith(b"\n"):
+            log.seek(-len(line), os.SEEK_CUR)
+            break
+        terminal.write(display(line))
     terminal.flush()
 
 

@@ -183,8 +183,12 @@ def writable_folder(path: Path) -> Path:
     """Create a folder that the containers' user can write to. Raises UsageError."""
     try:
         create_writable(path)
+        uid, gid = compose.container_user()
         if os.geteuid() == 0:
-            os.chown(path, *compose.container_user())
+            os.chown(path, uid, gid)
+        elif gid != os.getegid() and path.stat().st_gid == os.getegid():  # after `newgrp docker`
+            with suppress(PermissionError):  # the caller's groups contain no other one
+                os.chown(path, -1, gid)
     except OSError as error:
         raise UsageError(
             f"output folder {path}: {error.strerror}: choose a folder that you can write to"

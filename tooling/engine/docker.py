@@ -1,5 +1,6 @@
 """Commands of an engine's client that several rooms use: for one container and for one image."""
 
+import hashlib
 import json
 import subprocess
 import uuid
@@ -22,6 +23,10 @@ CLIENT = ("docker",)
 # SELinux does not let labelled containers read the folders of the host. Without SELinux, this has no effect.
 UNLABELLED = "--security-opt=label=disable"
 _REMOVE_SECONDS = 60.0
+# What `docker run` uses of an image's configuration, beside the labels. Our images have nothing rare, for which
+# engines write different things.
+_CONFIGURATION = ("Entrypoint", "Cmd", "Env", "User", "WorkingDir")
+_RARE = ("ExposedPorts", "Healthcheck", "StopSignal", "Volumes")
 # Of containers that are exported, one at a time.
 _EXPORTED = f"{identity.LABEL}.exported"
 _LABEL = f"--label={identity.LABEL}={identity.IDENTITY}"
@@ -86,6 +91,16 @@ class LocalImage:
     labels: Mapping[str, str]
     layers: tuple[str, ...]
     configuration: Mapping[str, Any]
+
+    @property
+    def content_sha256(self) -> str:
+        """The digest of the layers and of what `docker run` uses of the configuration, without the labels.
+
+        Unlike the image's ID, it is equal in all engines.
+        """
+        used = {key: self.configuration.get(key) for key in _CONFIGURATION}
+        used |= {key: self.configuration[key] for key in _RARE if self.configuration.get(key)}
+        return hashlib.sha256(json.dumps([self.layers, used], sort_keys=True).encode()).hexdigest()
 
 
 def find_image(reference: str) -> LocalImage | None:

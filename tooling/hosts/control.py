@@ -34,9 +34,10 @@ def logs(job: Record, follow: bool) -> None:
     if log.is_file():
         with log.open("rb") as file:
             while follow and not job.detached and record.runs(job):
-                copy_log(file, sys.stdout.buffer)
+                copy_log(file, sys.stdout.buffer, grows=True)
                 time.sleep(_POLL_SECONDS)
-            copy_log(file, sys.stdout.buffer)  # also what was written after the last look
+            # Also what was written after the last look. A job that runs may still be writing its last line.
+            copy_log(file, sys.stdout.buffer, grows=record.runs(job))
         return
     with ExitStack() as stack:
         remotes, failures = connect(job.hosts, stack)

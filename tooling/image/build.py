@@ -1,7 +1,5 @@
 """`./inv build`: builds the images of pins with buildx from wheels that were fetched on the host."""
 
-import hashlib
-import json
 import os
 import subprocess
 import sys
@@ -113,7 +111,7 @@ def _find_or_build(pin: Pin, of_this_commit: bool) -> Image:
         raise UsageError(
             f"buildx succeeded, but {pin.image} is not in the engine: check whether another builder is selected"
         )
-    write_atomic(_record_of(pin), f"{files.text(_record_of(pin))}{_digest(image)}\n")
+    write_atomic(_record_of(pin), f"{files.text(_record_of(pin))}{image.content_sha256}\n")
     shared = docker.find_image(pin.shared_tag)
     if shared is None or (previous and shared.id == previous.id):  # unused, or this checkout's
         take_shared_tag(pin)
@@ -124,18 +122,11 @@ def _find_or_build(pin: Pin, of_this_commit: bool) -> Image:
 
 def built_here(pin: Pin, image: docker.LocalImage) -> bool:
     """Whether this checkout built the image. Its label proves nothing: everybody can compute it."""
-    return _digest(image) in files.text(_record_of(pin)).split()
+    return image.content_sha256 in files.text(_record_of(pin)).split()
 
 
 def _record_of(pin: Pin) -> Path:
     return CACHE / "build" / f"{pin.name}.built"
-
-
-def _digest(image: docker.LocalImage) -> str:
-    """Of what `docker run` uses. Unlike the image's ID, equal in all engines."""
-    keys = ("Env", "Entrypoint", "Cmd", "User", "WorkingDir")
-    content = [image.layers, *(image.configuration.get(key) for key in keys)]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def rebuild(pin: Pin, tag: str, option: str) -> None:

@@ -7,13 +7,24 @@ from tooling.basis import yaml
 from tooling.basis.files import write_output
 from tooling.basis.say import say
 from tooling.image import sign
+from tooling.kubernetes import pods
 from tooling.kubernetes.operators import Manifest
+from tooling.kubernetes.pods import Document
 from tooling.kubernetes.request import Request, pod_warnings, warnings
+
+
+def documents(wanted: Manifest) -> list[Document]:
+    """The policy that isolates the pods, before they exist, and the documents of the job or runtime.
+
+    A policy belongs to a namespace: a runtime of the cluster has none.
+    """
+    labels = wanted.pod_labels
+    return [*([pods.network_policy(wanted, labels)] if labels else []), *wanted.documents()]
 
 
 def write(wanted: Manifest, output: str) -> None:
     """Write the manifest to the file `output`, or to standard output if `output` is empty. Raises UsageError."""
-    text = yaml.render(wanted.documents())
+    text = yaml.render(documents(wanted))
     sign.verify_with(wanted.key, wanted.reference)
     for warning in warnings(wanted) if isinstance(wanted, Request) else pod_warnings(wanted):
         say(f"warning: {warning}")

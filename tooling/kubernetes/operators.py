@@ -1,5 +1,6 @@
 """Jobs of the three operators. Each class is a request that renders the documents for its operator."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,6 +16,8 @@ from tooling.kubernetes.trainer import Runtime, TrainJob
 # The webhook of training-operator requires this container name. The operator reads the port for PET_RDZV_ENDPOINT.
 PYTORCH_CONTAINER = "pytorch"
 PYTORCH_PORT = {"name": "pytorchjob-port", "containerPort": 23456}
+# Of all pods, from training-operator (kubeflow.org/v1) and mpi-operator.
+_JOB_LABEL, _OPERATOR_LABEL = "training.kubeflow.org/job-name", "training.kubeflow.org/operator-name"
 # The pod of mpirun trains nothing.
 MPI_LAUNCHER_CPUS, MPI_LAUNCHER_MEMORY = "1", "1Gi"
 MPI_PORT = {"name": "ssh", "containerPort": contract.SSH_PORT}
@@ -32,6 +35,10 @@ class PyTorchJob(Request):
 
     POD_SUFFIX: ClassVar[str] = "-worker-{last}"
 
+    @property
+    def pod_labels(self) -> Mapping[str, str]:
+        return {_JOB_LABEL: self.name, _OPERATOR_LABEL: "pytorchjob-controller"}
+
     def documents(self) -> list[Document]:
         container = pods.training_container(
             self, PYTORCH_CONTAINER, pods.launch(self), ports=[PYTORCH_PORT], resources=pods.resources(self)
@@ -39,7 +46,7 @@ class PyTorchJob(Request):
         worker = {
             "replicas": self.nodes,
             "restartPolicy": "OnFailure" if self.max_restarts else "Never",
-            "template": pods.template(self, pods.training_pod(self, container)),
+            "template": pods.template(pods.training_pod(self, container)),
         }
         spec = {
             "nprocPerNode": str(pods.operator_ranks(self)),
@@ -64,6 +71,10 @@ class MPIJob(Request):
     """
 
     POD_SUFFIX: ClassVar[str] = "-worker-{last}"
+
+    @property
+    def pod_labels(self) -> Mapping[str, str]:
+        return {_JOB_LABEL: self.name, _OPERATOR_LABEL: "mpi-operator"}
 
     @property
     def local_world_size(self) -> int | None:
@@ -93,12 +104,8 @@ class MPIJob(Request):
             "launcherCreationPolicy": "WaitForWorkersReady",
             "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": self.max_restarts},
             "mpiReplicaSpecs": {
-                "Launcher": _mpi_replicas(
-                    1, "Never", {"metadata": {"labels": dict(pods.LABELS)}, "spec": pods.pod(self, launcher)}
-                ),
-                "Worker": _mpi_replicas(
-                    self.nodes, "OnFailure", pods.template(self, pods.training_pod(self, worker))
-                ),
+                "Launcher": _mpi_replicas(1, "Never", pods.template(pods.pod(self, launcher))),
+                "Worker": _mpi_replicas(self.nodes, "OnFailure", pods.template(pods.training_pod(self, worker))),
             },
         }
         return [pods.job(self, "kubeflow.org/v2beta1", "MPIJob", spec)]

@@ -1,6 +1,6 @@
 """The parts that the pods of all operators share: the container, its limits, volumes and security context."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cpu_train_stack import contract
@@ -34,9 +34,15 @@ def job(request: Request, version: str, kind: str, spec: Document) -> Document:
     return manifest(request, version, kind, spec, **({QUEUE: request.queue} if request.queue else {}))
 
 
-def pod_labels(request: PodRequest) -> dict[str, str]:
-    """The labels of the pods that train: of all jobs, and of this one if the request names a job."""
-    return {**LABELS, **({"app.kubernetes.io/instance": request.name} if isinstance(request, Request) else {})}
+def network_policy(request: PodRequest, labels: Mapping[str, str]) -> Document:
+    """Only pods with these labels can open connections to pods with them, at all ports. Pods can connect to all.
+
+    Whoever reaches a port of a job runs code as the job. No operator connects to the pods, and the kubelet of the
+    node, for its probes, is not subject to policies.
+    """
+    selector = {"podSelector": {"matchLabels": dict(labels)}}
+    spec = {**selector, "policyTypes": ["Ingress"], "ingress": [{"from": [selector]}]}
+    return manifest(request, "networking.k8s.io/v1", "NetworkPolicy", spec)
 
 
 def limits(cpu: str, memory: str) -> Document:
@@ -125,7 +131,7 @@ def training_pod(request: PodRequest, container: Document) -> Document:
             "maxSkew": 1,
             "topologyKey": "kubernetes.io/hostname",
             "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": {"matchLabels": pod_labels(request)},
+            "labelSelector": {"matchLabels": dict(request.pod_labels or LABELS)},
         }
     ]
     result["volumes"].append(memory_volume("shm", request.shm_bytes))
@@ -134,9 +140,8 @@ def training_pod(request: PodRequest, container: Document) -> Document:
     return result
 
 
-def template(request: PodRequest, spec: Document) -> Document:
-    """The template of pods that train."""
-    return {"metadata": {"labels": pod_labels(request)}, "spec": spec}
+def template(spec: Document, **labels: str) -> Document:
+    return {"metadata": {"labels": {**LABELS, **labels}}, "spec": spec}
 
 
 def memory_volume(name: str, size: int) -> Document:

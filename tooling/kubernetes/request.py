@@ -117,6 +117,11 @@ class PodRequest:
         """The value of the job's name for `train`, as Kubernetes describes the value of a variable."""
         raise NotImplementedError
 
+    @property
+    def pod_labels(self) -> Mapping[str, str]:
+        """The labels that all pods of the job have, and no others. Empty if there is no namespace for a policy."""
+        raise NotImplementedError
+
     @cached_property
     def reference(self) -> str:
         """The image by its digest."""
@@ -214,6 +219,11 @@ class Request(PodRequest):
 def pod_warnings(request: PodRequest) -> list[str]:
     """One line for each valid option of the pods with a likely unwanted effect."""
     found = []
+    if not request.pod_labels:
+        found.append(
+            "--cluster-scope: no NetworkPolicy is written, because it belongs to a namespace: create one in each "
+            "namespace, or every pod that reaches a job can run code as the job"
+        )
     if request.node_cpus and request.cpus >= request.node_cpus:
         found.append(
             f"--cpus {request.cpus} of the node's {request.node_cpus} leaves none for the kubelet and the system: "

@@ -24,6 +24,8 @@ ANCESTOR = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 FRAMEWORK = {"trainer.kubeflow.org/framework": "torch"}
 # The label with the name of the TrainJob on each of its pods.
 _JOB_LABEL = "jobset.sigs.k8s.io/jobset-name"
+# Our label with the name of the runtime on each pod of its jobs.
+_RUNTIME_LABEL = "cpu-train-stack/runtime"
 # The definition of a TrainJob allows no more arguments.
 MOST_ARGUMENTS = 128
 
@@ -55,12 +57,12 @@ def _exit_codes(*codes: int) -> Document:
     return {"action": "FailJob", "onExitCodes": values}
 
 
-def _runtime(request: PodRequest, container: Document) -> Document:
+def _runtime(request: PodRequest, container: Document, **labels: str) -> Document:
     """The spec of a runtime. If a pod fails, all pods restart together, at most `max_restarts` times.
 
     Without an elastic rendezvous, the remaining pods could not continue. A pod that the cluster ends, when it
     drains a node for example, and ranks that have saved a checkpoint because of that, do not count. Invalid input
-    ends the job.
+    ends the job. `labels`: of the pods.
     """
     pod = pods.training_pod(request, container)
     replicated_job = {
@@ -70,7 +72,7 @@ def _runtime(request: PodRequest, container: Document) -> Document:
             "spec": {
                 "backoffLimit": 0,
                 "podFailurePolicy": {"rules": [_DISRUPTED, _exit_codes(*contract.FINAL_EXIT_CODES)]},
-                "template": pods.template(request, {"restartPolicy": "Never", **pod}),
+                "template": pods.template({"restartPolicy": "Never", **pod}, **labels),
             },
         },
     }
@@ -90,6 +92,10 @@ class TrainJob(Request):
     """A TrainJob, and the runtime of this job only."""
 
     POD_SUFFIX: ClassVar[str] = "-node-0-{last}-abcde"  # JobSet checks the name with a random end
+
+    @property
+    def pod_labels(self) -> Mapping[str, str]:
+        return {_JOB_LABEL: self.name}
 
     def _checks(self) -> list[Callable[[], object]]:
         return [*super()._checks(), self._check_length]
@@ -153,8 +159,15 @@ class Runtime(PodRequest):
         """The name of the TrainJob, which the runtime does not know."""
         return {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{_JOB_LABEL}']"}}}
 
+    @property
+    def pod_labels(self) -> Mapping[str, str]:
+        """A runtime does not know its jobs: pods of all its jobs in the namespace reach each other."""
+        return {} if self.cluster_scope else {_RUNTIME_LABEL: self.name}
+
     def documents(self) -> list[Document]:
         container = pods.training_container(self, CONTAINER, [], workingDir=TMP, resources=pods.resources(self))
         container["env"].append({"name": contract.RANKS_PER_NODE, "value": self.ranks_per_node or "auto"})
         kind = CLUSTER_RUNTIME if self.cluster_scope else RUNTIME
-        return [pods.manifest(self, API, kind, _runtime(self, container), **FRAMEWORK)]
+        return [
+            pods.manifest(self, API, kind, _runtime(self, container, **{_RUNTIME_LABEL: self.name}), **FRAMEWORK)
+        ]

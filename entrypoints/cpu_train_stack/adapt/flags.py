@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Callable
 
 from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.numbers import whole_number
 
 _FALSE = frozenset({"false", "0", "no", "n", "f"})
 _NOTHING = frozenset({"none", "0", "0.0"})
@@ -64,6 +65,13 @@ class OldFlag:
         """Whether the replacement keeps its other values."""
         return bool(self.key) or self.now in (self.name, "include_for_metrics")
 
+    def yields_to(self, before: Any) -> bool:
+        """Whether the replacement keeps `before`, its value so far.
+
+        In transformers 4, steps win over --warmup_ratio. Steps below 1 are a ratio that was set before.
+        """
+        return self.name == "warmup_ratio" and isinstance(before, (int, float)) and before >= 1
+
     def resolved(self, given: Mapping[str, Any]) -> OldFlag:
         """The flag, dropped if its replacement is in `given` with a value other than 0.
 
@@ -105,12 +113,19 @@ def is_true(given: str) -> bool:
 
 def _share(given: str) -> float:
     try:
-        share = float(given)
+        share = float(given) if given.isascii() else -1.0
     except ValueError:
         share = -1.0
     if not 0 <= share <= 1:
         raise UsageError(f"--warmup_ratio {given}: expected a number from 0 to 1, the share of all steps")
     return min(share, math.nextafter(1.0, 0.0))  # as steps, 1 is one step
+
+
+def _parameters(given: str) -> int:
+    number = whole_number(given)
+    if number is None:
+        raise UsageError(f"--fsdp_min_num_params {given}: expected a number of parameters")
+    return number
 
 
 def _optimizer(given: str) -> str:
@@ -214,8 +229,8 @@ FLAGS = (
         train_keeps=True,
     ),
     OldFlag(
-        "fsdp_min_num_params", "5.0.0", "fsdp_config", _MOVED, key="min_num_params", value=int, train_keeps=True,
-        default=0,
+        "fsdp_min_num_params", "5.0.0", "fsdp_config", _MOVED, key="min_num_params", value=_parameters,
+        train_keeps=True, default=0,
     ),
     OldFlag(
         "fsdp_transformer_layer_cls_to_wrap", "5.0.0", "fsdp_config", _MOVED, key="transformer_layer_cls_to_wrap",

@@ -49,8 +49,13 @@ def rewrite(arguments: Sequence[str], active: Mapping[str, OldFlag]) -> tuple[li
     rest = list(arguments)
     while rest:
         words = [rest.pop(0)]
-        flag = active.get(name_of(words[0]))
+        name = name_of(words[0])
+        flag = active.get(name)
         _, equals, value = words[0].partition("=")
+        # transformers gives a switch that is on by default the flag --no_NAME.
+        switched = active.get(name[len("no_") :]) if name.startswith("no_") and not flag else None
+        if switched and switched.default is True:
+            flag, equals, value = switched, "=", "false"
         if flag and not equals:
             if rest and not rest[0].startswith("--"):
                 words.append(rest.pop(0))

@@ -110,6 +110,35 @@ def _hook_fields(situation: Situation, module: Any) -> None:
     for flag in _unknown_to(names).values():
         setattr(arguments, flag.name, _OldField(situation, flag))
     before_method(arguments, "__post_init__", functools.partial(_replace_values, situation, names))
+    active = _unknown_to(names)
+    if "warmup_ratio" in active:
+        _accept_ratio(arguments)
+    if "jit_mode_eval" in active:
+        for method in ("set_evaluate", "set_testing"):
+            before_method(arguments, method, functools.partial(_drop_jit_mode, situation, active["jit_mode_eval"]))
+
+
+def _accept_ratio(owner: Any) -> None:
+    """Let set_lr_scheduler take warmup_ratio, as in transformers 4."""
+    original = owner.set_lr_scheduler
+
+    @functools.wraps(original)
+    def set_lr_scheduler(self: Any, *args: Any, **options: Any) -> Any:
+        is_old = len(args) > 4 or "warmup_steps" in options  # otherwise, both releases agree
+        names = ("name", "num_epochs", "max_steps", *(("warmup_ratio",) if is_old else ()), "warmup_steps")
+        options.update(zip(names, args))
+        ratio = options.pop("warmup_ratio", None)
+        original(self, **options)
+        if ratio is not None:
+            self.warmup_ratio = ratio
+        return self
+
+    owner.set_lr_scheduler = set_lr_scheduler
+
+
+def _drop_jit_mode(situation: Situation, flag: OldFlag, _arguments: Any, options: dict[str, Any]) -> None:
+    if "jit_mode" in options:
+        _apply(situation, [Found(flag, str(options.pop("jit_mode")))])
 
 
 class _OldField:
@@ -127,7 +156,9 @@ class _OldField:
         if flag.name in given:
             return given[flag.name]
         frame = sys._getframe(1)
-        if is_script(frame) and not str(frame.f_globals.get("__name__")).startswith(contract.MODULES):
+        is_ours = str(frame.f_globals.get("__name__")).startswith(contract.MODULES)
+        is_set = not self.is_renamed and self.value != flag.default
+        if is_script(frame) and not is_ours and not is_set:
             now = f": the script reads {flag.now}" if self.is_renamed else ", and was not set"
             self.situation.report(flag.adaptation, f"{_BASE}.{flag.name} was removed{now}")
         if self.is_renamed:
@@ -144,15 +175,19 @@ class _OldField:
         if self.is_renamed:
             setattr(owner, str(self.flag.now), value)
         else:
+            before = vars(owner).get(self.flag.name, self.value)
             vars(owner)[self.flag.name] = value
-            _replace(self.situation, owner, self.flag, value)
+            _replace(self.situation, owner, self.flag, value, before)
 
 
-def _replace(situation: Situation, arguments: Any, flag: OldFlag, value: Any) -> None:
-    """Set what replaces an old field in arguments that exist."""
-    if value is None or value == flag.default:
+def _replace(situation: Situation, arguments: Any, flag: OldFlag, value: Any, before: Any = None) -> None:
+    """Set what replaces an old field in arguments that exist. `before`: the old field's value so far."""
+    undoes = flag.value is not None and before not in (None, flag.default)
+    if value is None or (value == flag.default and not undoes):
         return
-    given = {flag.name: value, **({flag.now: getattr(arguments, flag.now)} if flag.now and flag.adds else {})}
+    given = {flag.name: value}
+    if flag.now and (flag.adds or flag.yields_to(getattr(arguments, flag.now))):
+        given[flag.now] = getattr(arguments, flag.now)
     kept, found = rewrite_fields(given, {flag.name: flag})
     for name, now in kept.items():
         setattr(arguments, name, now)
@@ -165,7 +200,7 @@ def _rewrite_call(situation: Situation, names: frozenset[str], arguments: Any, v
     if given and dataclasses.is_dataclass(arguments) and _init_names(arguments) <= set(values):
         # dataclasses.replace passes all fields: those that an old one replaces have their values from before.
         for flag in given:
-            if not flag.adds:
+            if not flag.adds and not flag.yields_to(values.get(str(flag.now))):
                 values.pop(str(flag.now), None)
     kept, found = rewrite_fields(values, active)
     _apply(situation, found)

@@ -135,7 +135,7 @@ def _value(node: Any, yaml: Any) -> Any:
     if node.tag.endswith((":bool", ":float", ":null")):
         return yaml.SafeLoader("").construct_object(node)
     with contextlib.suppress(ValueError):
-        if node.tag.endswith(":int"):
+        if node.tag.endswith(":int") and node.value.isascii():
             return int(node.value, 0)  # 1_000, 0x10. 010 stays text
         if node.style is None:
             return json.loads(node.value)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import os
 
 from cpu_train_stack import contract
 from cpu_train_stack.cli import printable
 
 # The error numbers of a full disk: without space, or without space for this user.
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+_LONGEST_NAME = 200
 
 
 def one_line(error: BaseException) -> str:
@@ -16,10 +18,24 @@ def one_line(error: BaseException) -> str:
     return printable.one_line(str(error)) or type(error).__name__
 
 
+def line_of(error: BaseException) -> str:
+    """The error's message, with the newlines of names and values in it written out."""
+    return str(error).replace("\n", "\\n")
+
+
 class UsageError(Exception):
     """One line: what was found, what was expected, and what to do. The process exits with `exit_code`."""
 
     exit_code = contract.USAGE_EXIT_CODE
+
+
+def error_of_name(error: OSError, *more: int) -> UsageError | None:
+    """The error to report for a name that no file can have, or for one of the error numbers `more`; else None."""
+    if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP, *more) or error.filename is None:
+        return None
+    name = ascii(os.fsdecode(error.filename) if isinstance(error.filename, bytes) else str(error.filename))
+    shown = name if len(name) < _LONGEST_NAME else f"{name[:_LONGEST_NAME]}...'"
+    return UsageError(f"{shown}: {error.strerror}: check the path and its mode")
 
 
 class MeetingError(UsageError):

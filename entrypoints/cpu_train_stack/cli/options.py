@@ -85,7 +85,16 @@ def parse_options(
     return options(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """A parser that refuses --FLAG=--. Python before 3.13 leaves out the value, and returns an empty list."""
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        if action.option_strings and arg_strings == ["--"]:
+            raise argparse.ArgumentError(action, "found '--', expected a value")
+        return super()._get_values(action, arg_strings)
+
+
+class _Parser(Parser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: {message}; see {self.prog} --help")
 

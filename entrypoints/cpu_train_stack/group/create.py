@@ -17,7 +17,7 @@ from typing import Any, Callable
 import torch.distributed as dist
 
 from cpu_train_stack import contract
-from cpu_train_stack.cli.errors import MeetingError, UsageError
+from cpu_train_stack.cli.errors import MeetingError, UsageError, line_of
 from cpu_train_stack.cli.say import say
 from cpu_train_stack.group.backends import BACKENDS, check_backend
 from cpu_train_stack.placement.detect import DistributedEnvironment
@@ -125,7 +125,7 @@ def agreement() -> Iterator[None]:
     try:
         yield
     except UsageError as found:
-        error = str(found)
+        error = line_of(found)
     agree(error)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cpu_train_stack.cli.errors import UsageError
-from cpu_train_stack.cli.numbers import count
+from cpu_train_stack.cli.numbers import count, whole_number
 from cpu_train_stack.cli.options import (
     default_backend,
     integer,
@@ -89,7 +89,7 @@ def _ranks_here(place: DistributedEnvironment, environ: Mapping[str, str]) -> li
     """The ranks of this node, by local rank. srun may place ranks in any order."""
     first = place.rank - place.local_rank
     listed = environ.get("SLURM_GTIDS", "") if place.launcher == SLURM.name else ""
-    found = [int(one) for one in listed.split(",") if one.isdecimal()]
+    found = [number for number in map(whole_number, listed.split(",")) if number is not None]
     is_known = len(found) == place.local_world_size and found[place.local_rank] == place.rank
     return found if is_known else [*range(first, first + place.local_world_size)]
 

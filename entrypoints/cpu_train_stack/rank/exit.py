@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from cpu_train_stack import contract
-from cpu_train_stack.cli.errors import MeetingError, UsageError
+from cpu_train_stack.cli.errors import MeetingError, UsageError, line_of
 from cpu_train_stack.cli.say import say
 from cpu_train_stack.machine.files import write_atomic
 
@@ -51,7 +51,7 @@ def record(error: BaseException) -> None:
 
 def report_usage_error(error: UsageError) -> int:
     """Print the error's line and record the error. Returns the exit code."""
-    say(f"error: {error}")
+    say(f"error: {line_of(error)}")
     record(error)
     return error.exit_code
 

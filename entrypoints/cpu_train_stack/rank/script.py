@@ -8,6 +8,7 @@ broke for it.
 from __future__ import annotations
 
 import argparse
+import os
 import runpy
 import sys
 from collections.abc import Sequence
@@ -100,7 +101,7 @@ def prepare(argv: Sequence[str]) -> Script:
     """Parse the command line, and check that the script and the adaptations exist. Raises UsageError."""
     script = parse(argv)
     catalogue.switched_off(script.no_adapt, script.adapt)
-    if not script.is_module and not Path(script.target).is_file():
+    if not script.is_module and not os.path.isfile(script.target):  # noqa: PTH113 - Path raises for a long name
         raise UsageError(f"run: {script.target!r} is not a file, expected a Python script (or -m MODULE)")
     if not script.is_module:
         _check_text(Path(script.target))

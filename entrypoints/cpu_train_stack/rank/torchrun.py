@@ -15,6 +15,7 @@ from pathlib import Path
 
 from cpu_train_stack import contract
 from cpu_train_stack.cli.interpreter import python_command
+from cpu_train_stack.cli.numbers import whole_number
 from cpu_train_stack.cli.say import say
 
 PLAIN = "plain"
@@ -81,8 +82,8 @@ def adopted(words: Sequence[str], environ: Mapping[str, str], parents: Sequence[
 
 
 def _ranks(wanted: str) -> int:
-    if wanted.isdecimal() and int(wanted):
-        return int(wanted)
+    if number := whole_number(wanted):
+        return number
     if wanted != "auto":
         say(
             f"error: {contract.RANKS_PER_NODE} is {wanted!r}, expected 1 or more, or auto: one rank for each NUMA "

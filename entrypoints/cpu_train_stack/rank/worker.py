@@ -15,7 +15,7 @@ import threading
 from typing import NoReturn
 
 from cpu_train_stack import contract
-from cpu_train_stack.cli.errors import UsageError, one_line
+from cpu_train_stack.cli.errors import UsageError, error_of_name, one_line
 from cpu_train_stack.cli.say import say
 from cpu_train_stack.plan import preload
 from cpu_train_stack.rank import start, tracebacks
@@ -51,9 +51,14 @@ def main() -> NoReturn:
             why = f"exit code {code}"
             record(error)
     except BaseException as error:  # noqa: BLE001 - every exception of the job ends the rank here
-        tracebacks.report(error, environment, MEETING[0] if MEETING else None, is_script=command == "run")
-        code = contract.INTERRUPTED_EXIT_CODE if isinstance(error, KeyboardInterrupt) else 1
-        why = f"{type(error).__name__}: {one_line(error)}"
+        is_script = command == "run"
+        wrong = error_of_name(error) if isinstance(error, OSError) and not is_script else None
+        if wrong is not None:
+            code, why = report_usage_error(wrong), str(wrong)
+        else:
+            tracebacks.report(error, environment, MEETING[0] if MEETING else None, is_script=is_script)
+            code = contract.INTERRUPTED_EXIT_CODE if isinstance(error, KeyboardInterrupt) else 1
+            why = f"{type(error).__name__}: {one_line(error)}"
     stops = {contract.INTERRUPTED_EXIT_CODE: "SIGINT", contract.STOPPED_EXIT_CODE: "on request, with a checkpoint"}
     event = "stop" if code in stops else "failure" if code else "end"
     _finish_records(event, stops.get(code, why))

@@ -36,7 +36,7 @@ from cpu_train_stack.train.flags import training_arguments, unsupported, uses
 from cpu_train_stack.train.flags.arguments import Parsed, TaskArguments
 from cpu_train_stack.train.loop import console
 from cpu_train_stack.train.model import adapters, pretrained, quantization
-from cpu_train_stack.train.output import checkpoints, folder, hub
+from cpu_train_stack.train.output import checkpoints, folder, hub, weights
 from cpu_train_stack.train.tasks import registry
 
 # Flags that only some optimizers use. The other optimizers silently ignore them.
@@ -129,6 +129,7 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
         if start.checkpoint is not None:
             config, has_adapter = loaded.model.config.to_dict(), hasattr(loaded.model, "peft_config")
             checkpoints.check_same_model(start.checkpoint, config, has_adapter)
+            weights.check(start.checkpoint, loaded.model)
         _check_batches(arguments, inputs)
         if inputs.train is not None:
             unsupported.check_model(arguments, loaded.model)

@@ -5,7 +5,10 @@ import sys
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.train.flags import arguments, training_arguments
 
-WRONG = ("nan", "inf", "-inf", "1e999", "-1", "0", "-0.5", "99999999999999999999", "9" * 5000, "", "x", "1e", "０")
+WRONG = (
+    *("nan", "inf", "-inf", "1e999", "-1", "0", "-0.5", "--", "99999999999999999999", "9" * 5000, "", "x", "1e"),
+    *("\uff10", "\u0663", "\uff14\uff12", "1\u0663", "\u0660.\u0665"),
+)
 # Values that mean something: the least number of a flag, and Trainer's own "not set".
 ZERO = (
     *("doc_stride", "null_score_diff_threshold", "lora_dropout", "learning_rate", "warmup_steps", "weight_decay"),
@@ -20,7 +23,7 @@ ZERO = (
     *("eval_delay", "seed", "data_seed", "dataloader_num_workers", "warmup_ratio"),
 )
 MEANT = {("-1", "max_steps"), ("-1", "data_seed"), ("-1", "null_score_diff_threshold")}
-MEANT |= {("-0.5", "null_score_diff_threshold"), *(("0", name) for name in ZERO), *(("０", name) for name in ZERO)}
+MEANT |= {("-0.5", "null_score_diff_threshold"), *(("0", name) for name in ZERO)}
 BASE = ["--model_name_or_path", "/m", "--train_file", "/t.csv", "--output_dir", "/tmp/o"]
 
 

@@ -76,6 +76,31 @@ old: dict[str, Any] = {"evaluation_strategy": "no", "per_gpu_train_batch_size": 
 changed = dataclasses.replace(own, **old)
 assigned = TrainingArguments("/tmp/o", report_to=[])
 assigned.group_by_length, assigned.warmup_ratio, assigned.per_gpu_train_batch_size = True, 0.5, 2
+first = [assigned.train_sampling_strategy, assigned.get_warmup_steps(10)]
+# In transformers 4, steps win over a ratio, whenever each of them is set.
+stepped = TrainingArguments("/tmp/o", report_to=[], warmup_steps=500)
+ratios: dict[str, Any] = {"warmup_ratio": 0.1}
+warmups = {"replaced": dataclasses.replace(stepped, **ratios).get_warmup_steps(1000)}
+stepped.warmup_ratio = 0.1
+warmups["assigned"] = stepped.get_warmup_steps(1000)
+assigned.warmup_ratio = 0.25
+warmups["assigned again"] = assigned.get_warmup_steps(1000)
+assigned.warmup_ratio = 0.0
+warmups["assigned 0"] = assigned.get_warmup_steps(1000)
+scheduled: Any = TrainingArguments("/tmp/o", report_to=[])
+calls: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "method": ((), {"warmup_ratio": 0.1}),
+    "method, both": ((), {"warmup_ratio": 0.1, "warmup_steps": 30}),
+    "method, in order": (("cosine", 3, -1, 0.2, 0), {}),
+    "method, new": (("cosine", 3, -1, 0.3), {}),
+}
+for name, (positional, values) in calls.items():
+    warmups[name] = scheduled.set_lr_scheduler(*positional, **values).get_warmup_steps(1000)
+scheduled.set_evaluate("steps", jit_mode=True).set_testing(16, jit_mode=False)
+assigned.group_by_length = False
+(unsafe,) = HfArgumentParser([TrainingArguments]).parse_args_into_dataclasses(
+    ["--output_dir=/tmp/o", "--no_save_safetensors"]
+)
 print(
     json.dumps(
         {
@@ -103,8 +128,10 @@ print(
                 changed.accelerator_config.dispatch_batches,
             ],
             "assigned": [
-                *(assigned.train_sampling_strategy, assigned.get_warmup_steps(10), assigned.train_batch_size)
+                *(first, assigned.train_sampling_strategy, assigned.train_batch_size),
+                *(scheduled.eval_strategy, scheduled.eval_batch_size, unsafe.save_safetensors),
             ],
+            "warmups": warmups,
         }
     ),
     flush=True,

@@ -52,6 +52,18 @@ def test_the_version_line_names_the_pin() -> None:
     assert entrypoint("--version", env={"CPU_TRAIN_STACK_PIN": "2.13"}).stdout == "cpu-train-stack, pin 2.13\n"
 
 
+@pytest.mark.parametrize("command", ["watch", "report"])
+def test_a_name_that_no_file_can_have_is_one_short_line(command: str) -> None:
+    line = one_error_line(entrypoint(*command.split(), "x" * 5000))
+    assert line.startswith("error: ")
+    assert len(line) < 6000
+
+
+def test_a_value_with_a_newline_stays_in_its_line() -> None:
+    done = entrypoint("run", "a.py", env={"OMPI_COMM_WORLD_RANK": "a\nb"})
+    assert one_error_line(done).startswith(r"error: found OMPI_COMM_WORLD_RANK=a\nb, but not ")
+
+
 def test_anything_else_is_executed_as_it_is() -> None:
     done = entrypoint("sh", "-c", 'echo "$0 $1 $2"; exit 7', "a b", "")
     assert done.returncode == 7

@@ -17,6 +17,7 @@ from cpu_train_stack import contract
 from cpu_train_stack.adapt.rewriting import name_of
 from cpu_train_stack.cli import config_files, packages
 from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.options import Parser
 from cpu_train_stack.train.flags import old_flags, unsupported
 
 
@@ -155,11 +156,17 @@ class Parsed:
         return unsupported.wants_sharding(self.training.get("fsdp"))
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(Parser):
     """A parser with errors of one line. Hugging Face's parser prints the usage of 150 flags above an error."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{' '.join(message.split())}: run train --help for the list of flags")
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        # int() and float() also accept the digits of other scripts.
+        if action.type in (int, float) and not arg_string.isascii():
+            raise argparse.ArgumentError(action, f"found {arg_string!a}, expected a number in ASCII digits")
+        return super()._get_value(action, arg_string)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -5,16 +5,22 @@ It also gives the rows of a resumed run the same random parts as those of the un
 
 from __future__ import annotations
 
+import functools
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 
-from cpu_train_stack.group.create import gather
+from cpu_train_stack.cli.errors import UsageError, one_line
+from cpu_train_stack.group.create import agreement, gather
+from cpu_train_stack.train.output.integrity import STATE
 
 # A share of the epochs: the last step of an epoch may have fewer rows.
 _TOLERANCE = 0.02
+_LONGEST = 300  # of a library's error in a message
+# The tensors of torch's optimizers that have their parameter's shape.
+_LIKE_PARAMETER = frozenset({"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "sum"})
 
 
 class IntervalsOfFlags(TrainerCallback):
@@ -54,6 +60,44 @@ class BeginEpochs(TrainerCallback):
         self._epoch = int(state.epoch or 0) if self._epoch is None else self._epoch + 1
         if self._begin is not None and not args.dataloader_persistent_workers:
             self._begin(args.seed, self._epoch)
+
+
+_Load = Callable[..., Any]
+
+
+def reads(names: str) -> Callable[[_Load], _Load]:
+    """For a method that loads the files `names` of a checkpoint: an error on any rank is a UsageError on all."""
+
+    def reported(load: _Load) -> _Load:
+        @functools.wraps(load)
+        def changed(trainer: Any, checkpoint: Any, *arguments: Any, **options: Any) -> Any:
+            with agreement():
+                try:
+                    return load(trainer, checkpoint, *arguments, **options)
+                except UsageError:
+                    raise
+                except Exception as error:
+                    raise UsageError(
+                        f"checkpoint '{checkpoint}': {names} cannot be loaded ({one_line(error)[:_LONGEST]}): "
+                        "delete this checkpoint to continue from an older one"
+                    ) from error
+
+        return changed
+
+    return reported
+
+
+@reads(STATE)
+def state_of(_trainer: Any, checkpoint: Path) -> TrainerState:
+    return TrainerState.load_from_json(str(checkpoint / STATE))
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Raise ValueError if the loaded state belongs to parameters of other shapes, which torch does not compare."""
+    for parameter, state in optimizer.state.items():
+        for name in _LIKE_PARAMETER & {*state}:
+            if state[name] is not None and state[name].numel() != parameter.numel():
+                raise ValueError(f"{name} has the shape {[*state[name].shape]}, expected {[*parameter.shape]}")
 
 
 def best_checkpoint(state: TrainerState, output: Path) -> str | None:

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from pathlib import Path
 from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
 from torch.utils.data import RandomSampler, SequentialSampler
-from transformers import Trainer, TrainerCallback, TrainerState
+from transformers import Trainer, TrainerCallback
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -32,10 +31,7 @@ from cpu_train_stack.train.output import checkpoints, replicas, weights
 
 
 class DropoutPerRank(TrainerCallback):
-    """Give each rank its own seed: otherwise, all ranks drop the same neurons.
-
-    The order of rows has another seed.
-    """
+    """Give each rank its own seed, or all ranks drop the same neurons. The order of rows has another seed."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         torch.manual_seed(args.seed + args.process_index)
@@ -150,7 +146,7 @@ class CpuTrainer(Trainer):
         if checkpoint is None:
             self.train()
             return
-        planned, state = self._planned_steps(), TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+        planned, state = self._planned_steps(), resume.state_of(self, checkpoint)
         state.best_model_checkpoint = resume.best_checkpoint(state, Path(self.args.output_dir))
         remaining = state.global_step < planned
         moved = resume.changed_rows(state, self._per_epoch()) if remaining else None
@@ -181,8 +177,7 @@ class CpuTrainer(Trainer):
 
     def _per_epoch(self) -> int:
         """The number of steps in an epoch."""
-        steps: int = math.ceil(len(self.get_train_dataloader()) / self.args.gradient_accumulation_steps)
-        return steps
+        return -(-len(self.get_train_dataloader()) // int(self.args.gradient_accumulation_steps))
 
     def _get_output_dir(self, trial: Any) -> str:
         """The folder of Trainer's checkpoints: while a checkpoint is being written, the staging folder."""
@@ -198,16 +193,22 @@ class CpuTrainer(Trainer):
         if self.args.should_save:
             torch.save(self.lr_scheduler.state_dict(), folder / SCHEDULER_NAME)
 
+    _load_rng_state = resume.reads("rng_state")(Trainer._load_rng_state)
+
+    @resume.reads("optimizer.pt or scheduler.pt")
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         folder = Path(checkpoint) if checkpoint else None
         if folder and sharding.load_optimizer(self.model, self.optimizer, folder / OPTIMIZER_NAME):
             self.lr_scheduler.load_state_dict(torch.load(folder / SCHEDULER_NAME, weights_only=True))
         else:
             super()._load_optimizer_and_scheduler(checkpoint)
+            resume.check_optimizer(self.optimizer)
 
+    @resume.reads("the weights")
     def _load_from_checkpoint(self, checkpoint: str, *arguments: Any, **options: Any) -> None:
         # A sharded model has read its weights from the checkpoint already.
-        if not self._sharded or adapters.is_adapter(Path(checkpoint)):
+        reads = not self._sharded or adapters.is_adapter(Path(checkpoint))
+        if reads and not weights.restore(self.model, Path(checkpoint)):
             super()._load_from_checkpoint(checkpoint, *arguments, **options)
 
     def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
@@ -283,9 +284,10 @@ class CpuTrainer(Trainer):
         best = Path(self.state.best_model_checkpoint)
         if self._sharded and not hasattr(self.model, "peft_config"):
             sharding.load_weights(self.model, best, self.args.should_save)
-        else:
+            return
+        if not weights.restore(self.model, best):
             super()._load_best_model()
-            replicas.copy_from_rank_0(self.model)
+        replicas.copy_from_rank_0(self.model)
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         """One micro-batch. `inputs`: integer tensors [rows, tokens]. Returns the loss, a float scalar."""

@@ -21,9 +21,9 @@ from typing import Any
 from cpu_train_stack.cli.errors import FULL_DISK, UsageError, one_line
 from cpu_train_stack.cli.say import say
 from cpu_train_stack.train.model import adapters
-from cpu_train_stack.train.output.integrity import RANDOM_STATES, fault, is_complete_safetensors, read_json
+from cpu_train_stack.train.output.integrity import RANDOM_STATES, fault, read_json, tensors_of
 
-_NAME = re.compile(r"checkpoint-(\d+)")
+_NAME = re.compile(r"checkpoint-([0-9]{1,18})")
 _LABELS = ("id2label",)
 # In the output folder: a rename works only within one file system.
 _STAGING = ".unfinished"
@@ -39,10 +39,10 @@ def step_of(path: Path) -> int:
 
 
 def all_in(output: Path) -> list[Path]:
-    """The checkpoint folders, complete or not, sorted by step."""
+    """What has the name of a checkpoint, complete or not, also links to nowhere, sorted by step."""
     if not output.is_dir():
         return []
-    return sorted((path for path in output.iterdir() if path.is_dir() and step_of(path) >= 0), key=step_of)
+    return sorted((path for path in output.iterdir() if step_of(path) >= 0), key=step_of)
 
 
 def last_complete(output: Path, thorough: bool = False) -> tuple[Path | None, list[str]]:
@@ -123,7 +123,7 @@ def publish(output: Path, name: str) -> None:
     with full_disk_reported(output, f"the checkpoint of step {step_of(final)}"):
         for path in [*written.rglob("*"), written]:
             _flush(path)
-        if final.exists():  # saved before, by an evaluation at the same step or before a restart
+        if os.path.lexists(final):  # saved before, by an evaluation at the same step or before a restart
             final.rename(staging_folder(output) / f"{name}{_REPLACED}")
         written.rename(final)
         _flush(output)
@@ -143,9 +143,18 @@ def rotate(output: Path, limit: int | None, best: str | None) -> None:
     kept = {path.resolve() for path in (*present[-1:], complete, Path(best) if best else None) if path}
     surplus = max(0, len(present) - max(limit, len(kept)))
     for path in [path for path in present if path.resolve() not in kept][:surplus]:
-        shutil.rmtree(path, ignore_errors=True)
-        if path.exists():  # another user's, or a file in it is open on NFS
+        with contextlib.suppress(OSError):
+            remove(path)
+        if os.path.lexists(path):  # another user's, or a file in it is open on NFS
             say(f"warning: cannot delete '{path}' (--save_total_limit {limit}): check its owner and mode")
+
+
+def remove(path: Path) -> None:
+    """Delete a checkpoint, or the link to one."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink()
+    else:
+        shutil.rmtree(path)
 
 
 @contextlib.contextmanager
@@ -175,7 +184,7 @@ def full_disk_error(output: Path, what: str, error: Exception, then: str | None 
     if not is_full:
         return None
     for path in output.glob("*.safetensors"):
-        if not is_complete_safetensors(path):
+        if tensors_of(path) is None:
             path.unlink()
     last, _ = last_complete(output)
     if then is None and last is not None:

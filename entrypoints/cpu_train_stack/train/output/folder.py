@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -162,7 +161,7 @@ def prepare(folder: Path, start: Start | None = None, jobs: Collection[str] = ()
             kept = start.checkpoint.resolve() if start.checkpoint else None
             for path in _replaced(folder) if start.replaces else ():
                 if path.resolve() != kept:
-                    shutil.rmtree(path)
+                    checkpoints.remove(path)
             # Last: if this process is killed before, the next start must still delete the old checkpoints.
             names = sorted({*jobs} - {""})
             if names:

@@ -46,6 +46,8 @@ OF_2_8 = {"transformers": "4.55.4", "accelerate": "1.10.1", "torch": "2.8.0+cpu"
         ("--warmup_steps 500 --warmup_ratio 0.0", "--warmup_steps 500"),
         ("--evaluation_strategy steps --eval_strategy no", "--eval_strategy no"),
         ("--warmup_ratio=0.1 --warmup-steps=500", "--warmup-steps=500"),
+        ("--no_save_safetensors --lr 1", "--lr 1"),
+        ("--no-save-safetensors --no_bf16 x", "--no_bf16 x"),
         ("--output_dir --no_such -5", "--output_dir --no_such -5"),
     ],
 )
@@ -84,6 +86,13 @@ def test_warmup_steps_of_zero_leave_the_warmup_to_its_ratio_as_in_transformers_4
     ):
         kept, _ = rewriting.rewrite_fields({"warmup_steps": steps, "warmup_ratio": ratio}, FLAGS)
         assert kept == {"warmup_steps": expected}
+
+
+@pytest.mark.parametrize("text", ["many", "", "-1", "\u0663", "9" * 5000, "nan", "1.5"])
+def test_a_number_of_an_old_flag_that_means_nothing_is_one_line(text: str) -> None:
+    for name in ("warmup_ratio", "fsdp_min_num_params"):
+        with pytest.raises(UsageError, match=rf"^--{name} .*: expected a number.*$"):
+            rewriting.rewrite([f"--{name}={text}"], FLAGS)
 
 
 def test_no_replacement_is_an_old_flag() -> None:

@@ -26,3 +26,8 @@ def test_other_scripts_and_their_arguments_stay_as_they_are(tmp_path: Path) -> N
     assert script.prepare(["--", *words]).words == words
     (tmp_path / "program").write_bytes(b"PK\0")  # a zip file, which Python runs
     assert script.prepare([str(tmp_path / "program")]).words == (str(tmp_path / "program"),)
+
+
+def test_a_name_that_no_file_can_have_is_not_a_file() -> None:
+    with pytest.raises(UsageError, match="is not a file"):
+        script.prepare(["x" * 5000])

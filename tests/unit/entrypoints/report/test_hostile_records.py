@@ -19,7 +19,7 @@ from cpu_train_stack.records.record import Event, Line, Log
 from cpu_train_stack.report import compare, folder
 from cpu_train_stack.watch import plain, snapshot
 from cpu_train_stack.watch.tail import Tail
-from tests import synthetic_records
+from tests import fuzzing, synthetic_records
 
 _VALUES: tuple[Any, ...] = (
     *(
@@ -123,16 +123,13 @@ def _mutated(text: str, chance: random.Random) -> bytes:
 def test_no_content_of_a_jobs_files_ends_a_reader_with_a_traceback(tmp_path: Path) -> None:
     texts = {path: path.read_text() for path in write(tmp_path)}
     read(tmp_path)
-    for seed in (2460, *range(int(os.environ.get("CTS_FUZZ", "150")))):
+    for seed in (2460, *fuzzing.cases(150)):
         chance = random.Random(seed)
         path = chance.choice([*texts])
         path.write_bytes(_mutated(texts[path], chance))
-        try:
+        with fuzzing.one_case(seed, path.name):
             read(tmp_path)
-        except Exception as error:
-            raise AssertionError(f"seed {seed}: {path.name}") from error
-        finally:
-            path.write_text(texts[path])
+        path.write_text(texts[path])
 
 
 @pytest.mark.timeout(60)

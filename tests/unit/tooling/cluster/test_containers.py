@@ -1,6 +1,7 @@
 """What an engine does differently from Docker as root."""
 
 import os
+import pwd
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -77,6 +78,33 @@ def test_the_nodes_have_the_callers_other_groups(
     monkeypatch.setattr(os, "getgroups", lambda: [2000, 100, 44, 27])
     monkeypatch.setattr(compose, "name_of", {27: "sudo"}.get)
     assert adapt(service(), info).get("group_add") == expected
+
+
+@pytest.mark.parametrize(
+    ("groups", "account", "user", "others"),
+    [
+        ([100, 27, 44], 100, (1001, 100), ["44"]),
+        ([44, 100, 27], 100, (1001, 44), ["100"]),
+        ([27, 100, 44], 100, (1001, 100), ["44"]),
+        ([27, 44], 27, (1001, 44), []),
+        ([27], None, (1001, 65534), []),
+    ],
+    ids=["own", "newgrp video", "newgrp docker", "docker is the account's", "no account"],
+)
+def test_a_group_like_root_is_not_the_containers_after_newgrp(
+    groups: list[int],
+    account: int | None,
+    user: tuple[int, int],
+    others: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1001)
+    monkeypatch.setattr(os, "getegid", lambda: groups[0])
+    monkeypatch.setattr(os, "getgroups", lambda: groups)
+    accounts = {} if account is None else {1001: SimpleNamespace(pw_gid=account)}
+    monkeypatch.setattr(pwd, "getpwuid", accounts.__getitem__)
+    monkeypatch.setattr(compose, "name_of", {27: "docker"}.get)
+    assert (compose.container_user(), compose.container_groups()) == (user, others)
 
 
 def test_a_node_may_read_the_hosts_folders_under_selinux() -> None:

@@ -4,6 +4,7 @@ import errno
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -110,9 +111,26 @@ def test_follow_prints_the_log_of_a_watched_job_until_its_end(capfdbinary: pytes
             while b"2\n" not in printed:
                 printed += capfdbinary.readouterr().out
             assert reader.is_alive()
-            log.write(b"3\n")
+            log.write(b"alpha | half a ")
+            time.sleep(3 * control._POLL_SECONDS)
+            assert capfdbinary.readouterr().out == b""
+            log.write(b"line\n")
+            log.write(b"3")
         reader.join()
-    assert printed + capfdbinary.readouterr().out == b"1\n2\n3\n"
+    assert printed + capfdbinary.readouterr().out == b"1\n2\nalpha | half a line\n3"
+
+
+def test_a_line_that_is_still_written_is_not_printed_before_the_jobs_end(
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    watched = record.of(job(), detached=False)
+    record.write(watched)
+    record.log_of("one").write_bytes(b"alpha | 1\nalpha | ha")
+    with locked(record.lock_of("one"), waiting=None):
+        control.logs(watched, follow=False)
+    assert capsysbinary.readouterr().out == b"alpha | 1\n"
+    control.logs(watched, follow=False)
+    assert capsysbinary.readouterr().out == b"alpha | 1\nalpha | ha"
 
 
 @pytest.mark.timeout(20)

@@ -233,14 +233,24 @@ def test_a_second_build_of_a_pin_waits_for_the_first_and_finds_its_image(
     assert "waiting for another ./inv that is building pin 2.13" in capsys.readouterr().err.splitlines()
 
 
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        {"Entrypoint": ["other"]},
+        {"Healthcheck": {"Test": ["CMD-SHELL", "id"]}},
+        {"Volumes": {"/output": {}}},
+        {"StopSignal": "SIGKILL"},
+        {"ExposedPorts": {"80/tcp": {}}},
+    ],
+    ids=lambda configuration: next(iter(configuration)),
+)
 def test_an_image_that_another_program_put_under_the_tag_is_not_up_to_date(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, configuration: dict[str, object]
 ) -> None:
     """Everybody can compute the label of the inputs."""
     labels = {recipe.INPUTS_LABEL: recipe.inputs_sha256(PIN, GROUND)}
-    ours, foreign = (
-        docker.LocalImage(f"sha256:{entry}", 1, labels, (), {"Entrypoint": [entry]}) for entry in "ab"
-    )
+    ours = docker.LocalImage("sha256:a", 1, labels, (), {"Entrypoint": ["ours"], "Volumes": None})
+    foreign = replace(ours, id="sha256:b", configuration={**ours.configuration, **configuration})
     engine = {PIN.image: foreign}
     monkeypatch.setattr(build, "CACHE", checkout / ".cache")
     monkeypatch.setattr(build, "_buildx", lambda *_: engine.update({PIN.image: ours}))

@@ -5,6 +5,7 @@ from typing import Any, get_args
 import yaml
 
 from tooling.basis.yaml import render
+from tooling.kubernetes import manifest
 from tooling.kubernetes.operators import Job
 
 Document = dict[str, Any]
@@ -36,12 +37,19 @@ def request(kind: str, **changes: Any) -> Job:
 
 
 def rendered(kind: str, **changes: Any) -> str:
-    return render(request(kind, **changes).documents())
+    return render(manifest.documents(request(kind, **changes)))
+
+
+def policy(kind: str, **changes: Any) -> Document:
+    """The NetworkPolicy of the manifest, which comes before the pods."""
+    found: Document = next(yaml.safe_load_all(rendered(kind, **changes)))
+    assert found["kind"] == "NetworkPolicy"
+    return found
 
 
 def documents(kind: str, **changes: Any) -> list[Document]:
-    """The manifest, parsed."""
-    return list(yaml.safe_load_all(rendered(kind, **changes)))
+    """The documents of the job, parsed."""
+    return list(yaml.safe_load_all(rendered(kind, **changes)))[1:]
 
 
 def templates(kind: str, **changes: Any) -> list[Document]:

@@ -5,7 +5,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from tests.unit.tooling.kubernetes.jobs import KINDS, templates
+from tests.unit.tooling.kubernetes.jobs import KINDS, policy, templates
 from tooling.kubernetes.request import CLAIM
 
 
@@ -19,6 +19,42 @@ def test_pod_templates_are_valid_for_kubernetes(kind: str) -> None:
         template["spec"]["containers"][0]["volumeMount"] = []
         with pytest.raises(kubernetes_validate.ValidationError):
             kubernetes_validate.validate(document, latest, strict=True)
+
+
+# Labels that each operator gives the pods of the job bert: training-operator 1.9.0 (pkg/common), mpi-operator 0.8
+# (pkg/apis/kubeflow/v2beta1/constants.go), and JobSet, for Trainer.
+OPERATORS_LABELS = {
+    "pytorchjob": {
+        "training.kubeflow.org/job-name": "bert",
+        "training.kubeflow.org/operator-name": "pytorchjob-controller",
+        "training.kubeflow.org/replica-type": "worker",
+    },
+    "mpijob": {
+        "training.kubeflow.org/job-name": "bert",
+        "training.kubeflow.org/operator-name": "mpi-operator",
+        "training.kubeflow.org/job-role": "worker",
+    },
+    "trainjob": {"jobset.sigs.k8s.io/jobset-name": "bert", "jobset.sigs.k8s.io/replicatedjob-name": "node"},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_the_pods_of_a_job_reach_its_pods(kind: str) -> None:
+    found = policy(kind)
+    kubernetes_validate.validate(found, kubernetes_validate.latest_version(), strict=True)
+    spec = found["spec"]
+    assert found["metadata"]["namespace"] == "ml"
+    assert spec["podSelector"]["matchLabels"].items() <= OPERATORS_LABELS[kind].items()
+    assert spec["policyTypes"] == ["Ingress"]  # pods download models, and reach the API server
+    assert spec["ingress"] == [{"from": [{"podSelector": spec["podSelector"]}]}]  # at any port
+    others = [
+        policy(other, name=name)
+        for other in KINDS
+        for name in ("bert", "other")
+        if (other, name) != (kind, "bert")
+    ]
+    for other in others:
+        assert not other["spec"]["podSelector"]["matchLabels"].items() <= OPERATORS_LABELS[kind].items()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -14,6 +14,7 @@ from tests.unit.tooling.kubernetes.test_crds import OURS, REAL, real
 from tooling.basis.errors import UsageError
 from tooling.basis.yaml import render
 from tooling.image import lock
+from tooling.kubernetes import manifest
 from tooling.kubernetes.trainer import Runtime
 
 ALL = {name: value for name, value in OPTIONS.items() if name not in ("command", "nodes")}
@@ -63,6 +64,22 @@ def test_the_container_is_ready_for_the_sdks_command() -> None:
     assert variables[contract.RANKS_PER_NODE]["value"] == "auto"
     assert container(runtime(ranks_per_node="2"))["env"][-1]["value"] == "2"
     assert "jobset-name" in variables[contract.JOB]["valueFrom"]["fieldRef"]["fieldPath"]
+
+
+def test_a_policy_selects_the_pods_of_the_runtimes_jobs() -> None:
+    policy, document = manifest.documents(Runtime(**ALL))
+    assert policy["kind"] == "NetworkPolicy"
+    (job,) = document["spec"]["template"]["spec"]["replicatedJobs"]
+    labels = job["template"]["spec"]["template"]["metadata"]["labels"]
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+
+
+def test_a_runtime_of_the_cluster_has_no_policy_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    manifest.write(Runtime(**{**ALL, "namespace": "", "cluster_scope": True}), "")
+    printed = capsys.readouterr()
+    assert "NetworkPolicy" not in printed.out
+    assert printed.err.startswith("warning: --cluster-scope: ")
+    assert "NetworkPolicy" in printed.err
 
 
 def test_the_name_follows_from_the_pin_of_the_lock(tmp_path: Path) -> None:

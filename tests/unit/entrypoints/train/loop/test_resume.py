@@ -14,7 +14,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The module without transformers. It is not kept for other tests."""
     classes = dict.fromkeys(("TrainerCallback", "TrainerState", "TrainingArguments"), object)
     monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(**classes))
-    monkeypatch.setitem(sys.modules, "cpu_train_stack.group.create", SimpleNamespace(gather=list))
+    monkeypatch.setitem(sys.modules, "cpu_train_stack.group.create", SimpleNamespace(gather=list, agreement=None))
     return runpy.run_module("cpu_train_stack.train.loop.resume")
 
 

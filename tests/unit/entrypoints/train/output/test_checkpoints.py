@@ -4,13 +4,17 @@ deleted."""
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
+import pickle
+import random
 import signal
 import struct
 import subprocess
 import sys
 import zipfile
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,26 +23,46 @@ import pytest
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.train.output import checkpoints, integrity
 from cpu_train_stack.train.output import folder as output
+from tests import fuzzing
 
 
-def safetensors(path: Path, size: int = 16) -> None:
-    tensor = {"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]}
-    header = json.dumps({"__metadata__": {}, "w": tensor}).encode()
+def safetensors(path: Path, size: int = 16, tensor: str = "w") -> None:
+    entry = {"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]}
+    header = json.dumps({"__metadata__": {}, tensor: entry}).encode()
     path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(size))
 
 
-def archived(path: Path, *names: str) -> None:
+class Storage(pickle.Pickler):
+    """Refers to tensors' data as torch.save does: by the name of an entry of the archive."""
+
+    def persistent_id(self, entry: object) -> object:
+        return ("storage", "FloatStorage", entry.decode(), "cpu", 25) if isinstance(entry, bytes) else None
+
+
+STATES: dict[str, object] = {
+    "optimizer.pt": {"state": {0: {"step": b"0"}}, "param_groups": [{"lr": 0.1, "params": [0]}]},
+    "scheduler.pt": {"last_epoch": 4, "_last_lr": [0.1]},
+    "rng_state_0.pth": {"python": (3, (1, 2), None), "numpy": ("MT19937", b"0", 1), "cpu": b"0"},
+    "rng_state_1.pth": OrderedDict({"python": (3, (1, 2), None), "numpy": ("MT19937", b"0", 1), "cpu": b"0"}),
+}
+
+
+def archived(path: Path, content: object, *names: str, size: int | None = None) -> None:
+    """As torch.save writes it, with the first `size` bytes of the pickle."""
+    pickled = io.BytesIO()
+    Storage(pickled, protocol=2).dump(content)
     with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", pickled.getvalue()[:size])
         for name in names:
-            archive.writestr(name, b"0" * 100)
+            archive.writestr(f"archive/data/{name}", b"0" * 100)
 
 
 def complete(folder: Path, step: int) -> Path:
     path = folder / f"checkpoint-{step}"
     path.mkdir(parents=True)
     safetensors(path / "model.safetensors")
-    for name in ("optimizer.pt", "scheduler.pt", "rng_state_0.pth", "rng_state_1.pth"):
-        archived(path / name, "archive/data.pkl", "archive/data/0")
+    for name, content in STATES.items():
+        archived(path / name, content, "0")
     (path / "config.json").write_text('{"model_type": "bert"}')
     (path / "trainer_state.json").write_text(json.dumps({"global_step": step, "epoch": 0.5, "max_steps": 9}))
     return path
@@ -58,6 +82,24 @@ def changed(path: Path, old: str, new: str) -> None:
     path.write_bytes(text.replace(old.encode(), new.encode()))
 
 
+class Module:
+    """An object that a checkpoint's files never hold."""
+
+
+def foreign(name: str, content: object, size: int | None = None) -> Callable[[Path], object]:
+    return lambda path: archived(path / name, content, "0", size=size)
+
+
+def replaced(path: Path, make: Callable[[Path], object]) -> None:
+    path.unlink()
+    make(path)
+
+
+def linked(path: Path) -> None:
+    path.rename(path.parent / "moved")
+    path.symlink_to("nowhere")
+
+
 def index(path: Path, weight_map: dict[str, str]) -> None:
     (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
 
@@ -72,7 +114,25 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "half an optimizer": lambda path: cut(path / "optimizer.pt", 60),
     "no scheduler": lambda path: (path / "scheduler.pt").unlink(),
     "zeros in an optimizer": lambda path: changed(path / "optimizer.pt", "0" * 100, "\0" * 100),
-    "no pickle in a scheduler": lambda path: archived(path / "scheduler.pt", "archive/data/0"),
+    "no pickle in a scheduler": foreign("scheduler.pt", STATES["scheduler.pt"], 0),
+    "half a pickle in an optimizer": foreign("optimizer.pt", STATES["optimizer.pt"], -9),
+    "half a pickle of random states": foreign("rng_state_1.pth", STATES["rng_state_1.pth"], 20),
+    "a list in a scheduler": foreign("scheduler.pt", [1, 2]),
+    "a number in an optimizer": foreign("optimizer.pt", 3),
+    "an object in an optimizer": foreign("optimizer.pt", Module()),
+    "a command in an optimizer": foreign("optimizer.pt", os.getcwd),
+    "the scheduler in an optimizer": foreign("optimizer.pt", STATES["scheduler.pt"]),
+    "an optimizer without groups": foreign("optimizer.pt", {"state": {}, "param_groups": []}),
+    "an optimizer with other groups": foreign("optimizer.pt", {"state": {}, "param_groups": [3]}),
+    "the optimizer in random states": foreign("rng_state_0.pth", STATES["optimizer.pt"]),
+    "none in random states": foreign("rng_state_0.pth", None),
+    "an optimizer without data": lambda path: archived(path / "optimizer.pt", STATES["optimizer.pt"]),
+    "a link to nowhere": linked,
+    "a file": lambda path: path.rename(path.parent / "moved").with_name(path.name).touch(),
+    "an optimizer that is a FIFO": lambda path: replaced(path / "optimizer.pt", os.mkfifo),
+    "weights that are a FIFO": lambda path: replaced(path / "model.safetensors", os.mkfifo),
+    "a state that is a FIFO": lambda path: replaced(path / "trainer_state.json", os.mkfifo),
+    "a history of numbers": lambda path: changed(path / "trainer_state.json", "}", ', "log_history": [1]}'),
     "an empty random state": lambda path: cut(path / "rng_state_1.pth", 0),
     "half a random state": lambda path: cut(path / "rng_state_0.pth", 80),
     "random states of zeros": lambda path: (path / "rng_state_0.pth").write_bytes(bytes(4000)),
@@ -89,6 +149,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "weights with a gap": lambda path: changed(path / "model.safetensors", "[0, 16]", "[4, 16]"),
     "an index that is empty": lambda path: (path / "model.safetensors.index.json").touch(),
     "an index of a list": lambda path: (path / "model.safetensors.index.json").write_text('{"weight_map": [1]}'),
+    "a shard without its tensor": lambda path: index(path, {"v": "model.safetensors"}),
     "a shard is missing": lambda path: index(path, {"w": "model.safetensors", "v": "model-2.safetensors"}),
 }
 
@@ -96,7 +157,8 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 def test_the_last_complete_checkpoint_is_found_by_its_number(tmp_path: Path) -> None:
     for step in (2, 10, 9):
         complete(tmp_path, step)
-    (tmp_path / "checkpoint-x").mkdir()
+    for name in ("checkpoint-x", "checkpoint-\u0663\u0663", f"checkpoint-{'9' * 200}"):
+        (tmp_path / name).mkdir()
     assert checkpoints.last_complete(tmp_path) == (tmp_path / "checkpoint-10", [])
 
 
@@ -112,12 +174,28 @@ def test_a_damaged_checkpoint_is_skipped_for_an_older_one(
     assert notes[0].startswith("checkpoint-4 is skipped:")
 
 
+def test_no_content_of_a_checkpoints_files_ends_the_check_with_a_traceback(tmp_path: Path) -> None:
+    path = complete(tmp_path, 2)
+    index(path, {"w": "model.safetensors"})
+    (path / "adapter_config.json").write_text("{}")
+    safetensors(path / "adapter_model.safetensors")
+    contents = {file: file.read_bytes() for file in sorted(path.iterdir())}
+    for seed in fuzzing.cases(300):
+        chance = random.Random(seed)
+        file = chance.choice([*contents])
+        file.write_bytes(fuzzing.mutated(contents[file], chance))
+        with fuzzing.one_case(seed, file.name):
+            assert "\n" not in (integrity.fault(path, thorough=True) or "")
+        file.write_bytes(contents[file])
+    assert integrity.fault(path, thorough=True) is None
+
+
 def test_sharded_weights_are_complete_if_every_shard_is(tmp_path: Path) -> None:
     path = complete(tmp_path, 2)
     (path / "model.safetensors").unlink()
     for name in ("a.safetensors", "b.safetensors"):
-        safetensors(path / name)
-    index(path, {"v": "a.safetensors", "w": "b.safetensors"})
+        safetensors(path / name, tensor=name[0])
+    index(path, {"a": "a.safetensors", "b": "b.safetensors"})
     assert integrity.fault(path) is None
 
 
