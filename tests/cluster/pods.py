@@ -97,7 +97,7 @@ def mpijob_pods(job: Document, keys: Path, config: Path) -> tuple[list[Pod], Pod
     workers = [
         Pod(
             f"{name}-worker-{index}",
-            (f"{name}-worker-{index}.{name}-worker.{namespace}.svc",),
+            (f"{name}-worker-{index}.{name}.{namespace}.svc",),
             replicas["Worker"]["template"]["spec"],
             {"K_MPI_JOB_ROLE": "worker"},
             secret,
@@ -115,7 +115,8 @@ def mpijob_pods(job: Document, keys: Path, config: Path) -> tuple[list[Pod], Pod
     }
     launcher = replicas["Launcher"]["template"]["spec"]
     folders = {**secret, "/etc/mpi": config}
-    return workers, Pod(f"{name}-launcher", (), launcher, environment, folders)
+    own = (f"{name}-launcher.{name}.{namespace}.svc",)
+    return workers, Pod(f"{name}-launcher", own, launcher, environment, folders)
 
 
 def docker_arguments(pod: Pod, claim: Path, secrets: Mapping[str, str]) -> list[str]:

@@ -12,8 +12,8 @@ from cpu_train_stack.cli.printable import printable
 
 
 def say(line: str) -> None:
-    """Print one line and flush."""
-    print(printable(line), file=sys.stderr, flush=True)
+    """Print the line, or several, in one write: mpirun and Docker put their prefix before what they read."""
+    print(printable(line) + "\n", end="", file=sys.stderr, flush=True)
 
 
 def show(result: str) -> None:
