@@ -216,7 +216,8 @@ def dry_run(job: Job, places: Sequence[Place]) -> list[tuple[str, str]]:
 
 def _environment(job: Job, places: Sequence[Place]) -> dict[str, str | None]:
     hub = {"HF_HOME": "/hub"} if job.hub else {}
-    return {contract.IMAGE: places[0].image_id, **hub, **job.environment}
+    # ./inv stop and ctrl-C end the job at once.
+    return {contract.IMAGE: places[0].image_id, contract.GRACE_SECONDS: "0", **hub, **job.environment}
 
 
 def _create(

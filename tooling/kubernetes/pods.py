@@ -13,6 +13,7 @@ Document = dict[str, Any]
 UID = 1000
 # Of the time from SIGTERM to SIGKILL, what remains for the launchers to end ranks that have not saved in time.
 END_SECONDS = 10
+END_SHARE = 3
 # From the start of the first pod to the start of the last: pods are scheduled one by one, and each node pulls the
 # image.
 START_SECONDS = 1800
@@ -63,7 +64,9 @@ def environment(request: PodRequest) -> dict[str, Any]:
     }
     plain = {name: {"value": escape(value)} for name, value in {**own, **request.variables}.items()}
     job = {contract.IMAGE: {"value": request.reference}, contract.JOB: request.job_source}
-    job[contract.GRACE_SECONDS] = {"value": str(request.grace_seconds - END_SECONDS)}
+    job[contract.GRACE_SECONDS] = {
+        "value": str(request.grace_seconds - min(END_SECONDS, request.grace_seconds // END_SHARE))
+    }
     secret = {
         name: {"valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
         for name, (secret, key) in request.secret_variables.items()

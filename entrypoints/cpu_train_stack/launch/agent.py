@@ -124,6 +124,7 @@ def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
             lambda failures: first_failure(rank_failures(failures, _node_name(options), kills)).exit_code,
             LastCheckpoint(Path(folder), os.environ),
             options.timeout_seconds,
+            can_join_again=options.node_rank is None,
         )
         config = _config(
             folder,

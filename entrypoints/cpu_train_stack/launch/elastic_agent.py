@@ -25,10 +25,14 @@ Failures = Mapping[int, "ProcessFailure"]  # by global rank
 
 # Between two signs of life in the store.
 _ALIVE_SECONDS = 5.0
+# A node that ends its ranks gives no sign of life for up to 30 s.
+_LEAST_SILENT_SECONDS = 60.0
 # For the nodes to learn that all have succeeded, and for node 0's container to end after its launcher.
 _LEAVE_SECONDS, _AFTER_SECONDS, _POLL_SECONDS = 10.0, 1.0, 0.1
-_LEAVING = "cpu-train-stack/leaving"
+_LEAVING, _LEFT = "cpu-train-stack/leaving", "cpu-train-stack/left"
+# Counters, because the stores of torch 1.10 cannot say whether a key exists.
 _SUCCEEDED, _FAILED = "cpu-train-stack/succeeded", "cpu-train-stack/failed"
+_WHY = "cpu-train-stack/why"
 
 
 class FailedElsewhereError(Exception):
@@ -44,23 +48,27 @@ class Nodes:
 
     def __init__(self, store: Any, node_rank: int, nodes: int, silent_seconds: float) -> None:
         """`silent_seconds`: a node without a sign of life for this long is lost."""
-        self._store, self._own, self._nodes, self._limit = store, node_rank, nodes, silent_seconds
-        self._beats = 0
-        self._next_beat = 0.0
-        self._heard: tuple[bytes, float] = (b"", time.monotonic())
+        self._store, self._own, self._nodes = store, node_rank, nodes
+        self._limit = silent_seconds
+        self._beats, self._next_beat = 0, 0.0
+        self._heard = 0, time.monotonic()  # of the next node: its last sign of life
         self._has_told = False
+        self.show_life()
 
     def show_life(self) -> None:
         """Call it regularly while the ranks run."""
         now = time.monotonic()
         if self._nodes > 1 and now >= self._next_beat:
-            self._next_beat, self._beats = now + _ALIVE_SECONDS, self._beats + 1
-            self._tell(_alive(self._own), str(self._beats))
+            self._beats, self._next_beat = self._beats + 1, now + _ALIVE_SECONDS
+            # `set` waits for no answer. If the store's node has ended, the ranks notice that themselves.
+            with suppress(RuntimeError):
+                self._store.set(_alive(self._own), str(self._beats))
 
     def fail(self, exit_code: int) -> None:
         """The ranks of this node have failed for good."""
         if self._nodes > 1:
-            self._tell(_FAILED, f"{exit_code} the ranks of node {self._own} have failed")
+            with suppress(RuntimeError):
+                self._give_up(f"{exit_code} the ranks of node {self._own} have failed")
 
     def all_succeeded(self) -> bool:
         """After the ranks of this node have succeeded: whether all others have. Raises FailedElsewhereError."""
@@ -85,12 +93,14 @@ class Nodes:
         if self._nodes == 1:
             return
         end = time.monotonic() + _LEAVE_SECONDS
-        with suppress(RuntimeError):  # node 0 has ended, and the store with it
+        with suppress(RuntimeError):  # the store has ended, usually with node 0
             self._store.add(_LEAVING, 1)
             while time.monotonic() < end:
                 if self._own == 0 and self._store.add(_LEAVING, 0) == self._nodes:
+                    self._store.add(_LEFT, 1)
                     return
-                self._store.check([_LEAVING])
+                if self._store.add(_LEFT, 0):
+                    end = min(end, time.monotonic() + _AFTER_SECONDS)
                 time.sleep(_POLL_SECONDS)
         if self._own:
             time.sleep(_AFTER_SECONDS)
@@ -98,18 +108,20 @@ class Nodes:
     def _find_failure(self) -> None:
         # The next node is enough: each lost node follows one that is not lost.
         now, beside = time.monotonic(), (self._own + 1) % self._nodes
-        heard = self._store.get(_alive(beside)) if self._store.check([_alive(beside)]) else b""
+        heard = self._store.add(_alive(beside), 0)
         if heard != self._heard[0]:
             self._heard = heard, now
-        elif now - self._heard[1] > self._limit and not self._store.check([_FAILED]):
-            self._store.set(_FAILED, f"1 node {beside} has not responded for {self._limit:g} s")
-        if self._store.check([_FAILED]):
-            code, _, text = self._store.get(_FAILED).decode().partition(" ")
+        elif now - self._heard[1] > self._limit:
+            self._give_up(f"1 node {beside} has not responded for {self._limit:g} s")
+        if self._store.add(_FAILED, 0):
+            code, _, text = self._store.get(_WHY).decode().partition(" ")
             raise FailedElsewhereError(f"{text}: the job has failed", int(code))
 
-    def _tell(self, key: str, value: str) -> None:
-        with suppress(RuntimeError):  # the store's node has ended; the ranks notice that themselves
-            self._store.set(key, value)
+    def _give_up(self, why: str) -> None:
+        """For all nodes. `why`: the exit code, and a sentence."""
+        if not self._store.add(_FAILED, 0):
+            self._store.set(_WHY, why)
+            self._store.add(_FAILED, 1)
 
 
 def _alive(node_rank: int) -> str:
@@ -121,34 +133,40 @@ def agent_class(
     describe: Callable[[Failures], str],
     exit_code_of: Callable[[Failures], int],
     last_checkpoint: LastCheckpoint,
-    silent_seconds: float,
+    join_seconds: float,
+    can_join_again: bool,
 ) -> Any:
     """A subclass of torchrun's agent `base` (LocalElasticAgent).
 
     `describe` returns the line about the failures before a restart. After bad usage, the agent does not restart.
-    `silent_seconds`: as of Nodes.
+    `join_seconds`: how long nodes wait for each other. `can_join_again`: a new node may replace a lost one.
     """
 
     def _start_workers(self: Any, worker_group: Any) -> Any:
         self._own_success = None
         self._nodes = Nodes(
-            worker_group.store, worker_group.group_rank, worker_group.group_world_size, silent_seconds
+            worker_group.store,
+            worker_group.group_rank,
+            worker_group.group_world_size,
+            max(_LEAST_SILENT_SECONDS, join_seconds),
         )
         started = base._start_workers(self, worker_group)
         last_checkpoint.handle()  # torch has set its handlers
         return started
 
     def _monitor_workers(self: Any, worker_group: Any) -> Any:
-        last_checkpoint.check()
         self._nodes.show_life()
         result = self._own_success or base._monitor_workers(self, worker_group)
         if result.state.name == "SUCCEEDED":
             self._own_success = result
+            last_checkpoint.forget_ranks()
             # A healthy node starts its ranks again if another one has come back and waits for it.
             is_over = self._nodes.all_succeeded()
             return result if is_over else dataclasses.replace(result, state=type(result.state).HEALTHY)
-        if result.is_failed() and is_final(result.failures):
-            self._remaining_restarts = 0
+        if result.is_failed():
+            last_checkpoint.forget_ranks()
+            if last_checkpoint.is_asked or is_final(result.failures):
+                self._remaining_restarts = 0
         if result.is_failed() and self._remaining_restarts > 0:
             most = worker_group.spec.max_restarts
             say(f"{describe(result.failures)}: restart {most - self._remaining_restarts + 1} of {most}")
@@ -159,7 +177,14 @@ def agent_class(
     def _exit_barrier(self: Any) -> None:
         self._nodes.leave()
 
-    methods = {function.__name__: function for function in (_start_workers, _monitor_workers, _exit_barrier)}
+    def _shutdown(self: Any, *arguments: Any, **options: Any) -> None:
+        ended = arguments[0] if arguments else options.get("death_sig")
+        if ended is not None and not can_join_again and hasattr(self, "_nodes"):
+            self._nodes.fail(128 + ended)
+        base._shutdown(self, *arguments, **options)
+
+    functions = (_start_workers, _monitor_workers, _exit_barrier, _shutdown)
+    methods = {function.__name__: function for function in functions}
     return type("Agent", (base,), methods)
 
 

@@ -9,9 +9,11 @@ Torch-free.
 
 from __future__ import annotations
 
+import os
 import signal
-import time
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,7 +21,6 @@ from typing import Any
 from cpu_train_stack import contract
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.cli.numbers import whole_number
-from cpu_train_stack.cli.say import say
 
 READY, STOP = "ready", "stop"
 # Docker kills a container 10 s after SIGTERM.
@@ -48,33 +49,33 @@ class LastCheckpoint:
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
         """`folder`: for the ranks' contract.DRAIN."""
         self._folder, self._seconds = folder, grace_seconds(environ)
-        self._until: float | None = None
-        self._is_noted = False
         self._otherwise: Any = None
+        self.is_asked = False
 
     def handle(self) -> None:
-        """Handle SIGTERM from now on. Where there is nothing to save, the present handler gets it."""
+        """Handle SIGTERM. If there is nothing to save, and after the time, the present handler ends the job."""
         present = signal.getsignal(signal.SIGTERM)
         if present != self._asked and callable(present):
             self._otherwise = present
             signal.signal(signal.SIGTERM, self._asked)
+            signal.signal(signal.SIGALRM, lambda _number, frame: self._otherwise(signal.SIGTERM, frame))
+
+    def forget_ranks(self) -> None:
+        """The ranks have ended, and may have left READY."""
+        with suppress(OSError):
+            (self._folder / READY).unlink()
 
     def _asked(self, number: int, frame: FrameType | None) -> None:
-        if self._until is None and self._seconds and (self._folder / READY).exists():
-            self._until = time.monotonic() + self._seconds
-            (self._folder / STOP).touch()
-        else:
+        if self.is_asked or not self._seconds or not (self._folder / READY).exists():
             self._otherwise(number, frame)
-
-    def check(self) -> None:
-        """Call it regularly. Calls the earlier handler if the ranks have not ended in time."""
-        if self._until is None:
             return
-        if not self._is_noted:
-            self._is_noted = True
-            say(note(self._seconds))
-        if time.monotonic() > self._until:
-            self._otherwise(signal.SIGTERM, None)
+        self.is_asked = True
+        with suppress(OSError):
+            (self._folder / STOP).touch()
+        signal.alarm(self._seconds)
+        # Not `say`: the signal may have interrupted a print.
+        with suppress(OSError):
+            os.write(sys.stderr.fileno(), f"{note(self._seconds)}\n".encode())
 
 
 def files_of(environ: Mapping[str, str]) -> list[Path]:

@@ -86,7 +86,8 @@ class Job:
         while self._take(timeout=0.0):
             pass
         has_saved = any(failure.exit_code == contract.STOPPED_EXIT_CODE for failure in self._failures)
-        if interrupted and not has_saved:
+        has_finished = self._saved_until is not None and self._process.returncode == 0 and not self._failures
+        if interrupted and not has_saved and not has_finished:
             return report_signal(interrupted)
         if not self._failures and self._process.returncode:
             exit_code, how = how_it_ended(self._process.returncode)

@@ -8,6 +8,7 @@ broken network.
 from __future__ import annotations
 
 import json
+import os
 import queue
 import subprocess
 import tempfile
@@ -106,8 +107,7 @@ class Nodes:
         for session in self._sessions:
             if session is not None and session.stdin is not None:
                 with suppress(OSError):  # it is lost, which its event says
-                    session.stdin.write("save\n")
-                    session.stdin.flush()
+                    os.write(session.stdin.fileno(), b"save\n")  # nothing stays in a buffer for `close`
 
     def _open(self, index: int, deadline: float) -> None:
         while True:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ def ended() -> Iterator[list[int]]:
     found: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _frame: found.append(number))
     yield found
+    signal.alarm(0)
     signal.signal(signal.SIGTERM, before)
 
 
@@ -40,24 +40,25 @@ def asked(folder: Path) -> bool:
 
 
 def test_ranks_that_train_are_asked_first(tmp_path: Path, ended: list[int]) -> None:
-    launcher = started(tmp_path, "60")
+    started(tmp_path, "60")
     assert not asked(tmp_path)
     signal.raise_signal(signal.SIGTERM)
-    launcher.check()
     assert (asked(tmp_path), ended) == (True, [])
     signal.raise_signal(signal.SIGTERM)
     assert ended == [signal.SIGTERM]
 
 
-def test_after_the_grace_period_the_job_ends(
-    tmp_path: Path, ended: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    launcher = started(tmp_path, "60")
+def test_after_the_grace_period_the_job_ends(tmp_path: Path, ended: list[int]) -> None:
+    started(tmp_path, "1")
     signal.raise_signal(signal.SIGTERM)
-    later = time.monotonic() + 61
-    monkeypatch.setattr(time, "monotonic", lambda: later)
-    launcher.check()
+    signal.sigtimedwait([], 1.5)
     assert ended == [signal.SIGTERM]
+
+
+def test_ranks_that_have_failed_do_not_delay_the_end(tmp_path: Path, ended: list[int]) -> None:
+    started(tmp_path, "60").forget_ranks()
+    signal.raise_signal(signal.SIGTERM)
+    assert (asked(tmp_path), ended) == (False, [signal.SIGTERM])
 
 
 @pytest.mark.parametrize(("seconds", "trains"), [("0", True), ("60", False)])

@@ -100,8 +100,8 @@ def test_under_mpirun_the_first_host_launches_and_the_others_serve() -> None:
     assert second[second.index("sha256:0") + 1 :] == ["sshd", "--port=30499"]
     assert "--hosts=10.0.0.0,10.0.0.1,10.0.0.2" in first
     assert {"--env=I_MPI_PORT_RANGE=30001:30498", "--env=I_MPI_HYDRA_IFACE=eth0"} < set(first)
-    names = ["CPU_TRAIN_STACK_IMAGE", "HF_HOME", "A", "TOKEN"]
-    assert [f"--env={name}" for name in names] == first[first.index("--") - 4 : first.index("--")]
+    names = ["CPU_TRAIN_STACK_IMAGE", "CPU_TRAIN_STACK_GRACE_SECONDS", "HF_HOME", "A", "TOKEN"]
+    assert [f"--env={name}" for name in names] == first[first.index("--") - len(names) : first.index("--")]
     assert not any("TOKEN" in word for word in second)
 
 
