@@ -78,9 +78,10 @@ void Completions::add_thread() {
   try {
     start_thread("ccl-callbacks", [this] { work(); }); // starts with locking the mutex
     ++threads_;
-    is_short_ = false;
+    is_short_ = has_printed_ = false;
   } catch (const std::exception& error) {
-    if (!is_short_.exchange(true)) {
+    is_short_ = true;
+    if (!std::exchange(has_printed_, true)) {
       std::cerr << c10::str(message_of(error), "; callbacks wait for each other meanwhile\n");
     }
   }

@@ -58,7 +58,8 @@ class Completions {
   // With the mutex held.
   void add_thread();
 
-  std::atomic<bool> is_short_{false}; // a thread could not be started
+  std::atomic<bool> is_short_{false}; // a thread could not be started, and tasks wait
+  bool has_printed_ = false; // since the last thread that could be started
   std::mutex mutex_;
   std::condition_variable wake_;
   std::condition_variable quiet_;

@@ -28,8 +28,8 @@ constexpr microseconds kProgressInterval{500};
 // How long a suspect may take to complete. Longer after a failure: the transfers that are left of it raise more errors.
 constexpr std::chrono::seconds kSuspected{1};
 constexpr std::chrono::seconds kSuspectedAfterFailure{5};
-// A longer time between two polls does not count: the process was stopped, for example.
-constexpr std::chrono::milliseconds kPause{100};
+// Between two polls, more time does not count: the process was stopped, for example.
+constexpr std::chrono::milliseconds kMostBetweenPolls{100};
 // How long the exit of the process waits for a thread inside oneCCL.
 constexpr std::chrono::seconds kExitTimeout{5};
 
@@ -153,8 +153,8 @@ Engine::Found Engine::look() {
   for (auto it = in_flight_.begin(); it != in_flight_.end();) {
     auto& operation = *it;
     bool is_done = true;
-    if (operation->suspected_until_ && now - last_poll() >= kPause) {
-      *operation->suspected_until_ += now - last_poll();
+    if (operation->suspected_until_ && now - last_poll() > kMostBetweenPolls) {
+      *operation->suspected_until_ += now - last_poll() - kMostBetweenPolls;
     }
     if (operation->is_claimed()) { // it failed
       keep(std::move(operation));
