@@ -81,8 +81,8 @@ def seen(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     return sorted(lines, key=lambda line: int(line["rank"]))
 
 
-def usage_line(done: subprocess.CompletedProcess[str]) -> str:
-    assert done.returncode == 2, done
+def usage_line(done: subprocess.CompletedProcess[str], code: int = 2) -> str:
+    assert done.returncode == code, done
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ")

@@ -115,7 +115,7 @@ import socket, subprocess, sys
 taken = socket.create_server(("", 29777))
 sys.exit(subprocess.call("entrypoint launch --master-port 29777 -- run /scripts/see.py".split()))
 """
-    assert "port 29777 on this host is in use" in usage_line(run("python", "-c", code))
+    assert "port 29777 on this host is in use" in usage_line(run("python", "-c", code), code=1)
 
 
 def plain(rank: int, local_size: int = 2, **more: str) -> dict[str, str]:
@@ -124,7 +124,7 @@ def plain(rank: int, local_size: int = 2, **more: str) -> dict[str, str]:
 
 
 def test_a_rank_without_its_peer_gives_up_in_one_line(run: RunInImage) -> None:
-    line = usage_line(run("run", "--timeout", "3", "/scripts/see.py", env=plain(0)))
+    line = usage_line(run("run", "--timeout", "3", "/scripts/see.py", env=plain(0)), code=1)
     assert "only 1 of 2 ranks met at 127.0.0.1:29500 within 3 s" in line
 
 
@@ -169,7 +169,7 @@ def test_ranks_that_do_not_join_are_named_and_ranks_join_a_used_store_again(run:
 
 
 def test_an_unreachable_rank_0_is_one_line(run: RunInImage) -> None:
-    line = usage_line(run("run", "--timeout", "3", "/scripts/see.py", env=plain(1)))
+    line = usage_line(run("run", "--timeout", "3", "/scripts/see.py", env=plain(1)), code=1)
     assert "rank 0 cannot be reached at 127.0.0.1:29500 within 3 s" in line
 
 
