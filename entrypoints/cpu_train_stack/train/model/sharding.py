@@ -70,6 +70,11 @@ def is_sharded(model: Any) -> bool:
     return bool(getattr(model, "is_distributed_loading_by_transformers", False))
 
 
+def class_of(model: Any) -> Any:
+    """The model's class in transformers. FSDP2 replaces it in a sharded model by a subclass of its own."""
+    return next(kind for kind in type(model).__mro__ if not kind.__name__.startswith("FSDP"))
+
+
 def reshard(model: Any) -> None:
     """Free the parameters that a forward pass without a backward pass has gathered. Until then, the model shows
     complete parameters in place of the shards, which the optimizer needs."""
