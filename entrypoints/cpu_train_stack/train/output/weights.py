@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.group.create import agreement
 from cpu_train_stack.train.data.labels import REGRESSION
 from cpu_train_stack.train.model import adapters, configuration, sharding
 from cpu_train_stack.train.output import folder as output_folder
@@ -71,6 +72,24 @@ def restore(model: Any, checkpoint: Path) -> bool:
     return True
 
 
+restore_best = agreement()(restore)
+
+
+def restore_shards(model: Any, checkpoint: Path, reads: bool) -> None:
+    """Load a checkpoint into each rank's shard. Only the rank that `reads` opens files. A collective."""
+    from safetensors.torch import load_file
+
+    state: dict[str, Any] = {}
+    with agreement():
+        if reads:
+            paths, shapes = _files(checkpoint, _FULL)
+            if _has_names_of(model, shapes):
+                state = {name: tensor for path in paths for name, tensor in load_file(path).items()}
+            else:
+                state = _converted(model, checkpoint)
+    sharding.load_weights(model, state)
+
+
 def _has_names_of(model: Any, shapes: dict[str, Any]) -> bool:
     """Whether the files have each weight of the model by a name in memory. Layers that share a weight have one."""
     state, ignored = model.state_dict(keep_vars=True), model._keys_to_ignore_on_save or []
@@ -80,14 +99,17 @@ def _has_names_of(model: Any, shapes: dict[str, Any]) -> bool:
 
 
 def _converted(model: Any, checkpoint: Path) -> dict[str, Any]:
-    """The checkpoint's weights by the names in memory. Raises UsageError if one is missing."""
-    copy, info = sharding.class_of(model).from_pretrained(checkpoint, output_loading_info=True)
+    """The checkpoint's weights by the names in memory. Raises UsageError for a missing one or another shape."""
+    options = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    copy, info = sharding.class_of(model).from_pretrained(checkpoint, **options)
     state = copy.state_dict(keep_vars=True)
-    missing = {*info["missing_keys"]}
-    present = {id(tensor) for name, tensor in state.items() if name not in missing}
-    for name in sorted(missing & state.keys()):
+    reshaped = [entry[0] if isinstance(entry, tuple) else entry for entry in info["mismatched_keys"]]
+    lacking = {*info["missing_keys"], *reshaped}
+    present = {id(tensor) for name, tensor in state.items() if name not in lacking}
+    for name in sorted(lacking & state.keys()):
         if id(state[name]) not in present:
-            raise _refused(checkpoint, f"the weights lack the tensor '{name}'")
+            problem = "have another shape of" if name in reshaped else "lack"
+            raise _refused(checkpoint, f"the weights {problem} the tensor '{name}'")
     return {name: tensor.detach() for name, tensor in state.items()}
 
 
