@@ -164,8 +164,10 @@ class _Reader(pickle.Unpickler):
         super().__init__(file)
         self.storages: set[str] = set()
 
-    def find_class(self, _module: str, _name: str) -> Any:
-        return _Object
+    def find_class(self, module: str, name: str) -> Any:
+        # Below protocol 4, a pickle gets a nested class by getattr.
+        is_nested = module in ("builtins", "__builtin__") and name == "getattr"
+        return (lambda *_: _Object) if is_nested else _Object
 
     def persistent_load(self, entry: Any) -> Any:
         self.storages.add(entry[2])  # ("storage", type, key, device, size)
