@@ -1,7 +1,10 @@
 """Checkpoints whose names of weights are not those that the model's own files have: checked, and restored."""
 
+import errno
 import tempfile
+from contextlib import suppress
 from pathlib import Path
+from unittest.mock import patch
 
 import peft
 import torch
@@ -73,6 +76,10 @@ def experts() -> None:
         renamed(checkpoint, {}, gone="down_proj")
         assert "down_proj'" in refused(checkpoint, model)
         assert "down_proj'" in refused(checkpoint, model, load=True)
+        with patch.object(Path, "open", side_effect=OSError(errno.ESTALE, "stale")), suppress(OSError):
+            raise AssertionError(refused(checkpoint, model))  # a file server that fails is no broken file
+        (checkpoint / FILE).write_bytes(b"broken")
+        assert "model.safetensors is broken: delete" in refused(checkpoint, model)
     print("ok experts")
 
 

@@ -17,7 +17,7 @@ from cpu_train_stack.group.create import agreement
 from cpu_train_stack.train.data.labels import REGRESSION
 from cpu_train_stack.train.model import adapters, configuration, sharding
 from cpu_train_stack.train.output import folder as output_folder
-from cpu_train_stack.train.output.integrity import tensors_of
+from cpu_train_stack.train.output.integrity import read_tensors
 
 _FULL = ("model.safetensors", "model-*-of-*.safetensors")
 _OLD = re.compile(r"(?<=LayerNorm\.)(weight|bias)$")
@@ -114,9 +114,15 @@ def _converted(model: Any, checkpoint: Path) -> dict[str, Any]:
 
 
 def _files(checkpoint: Path, patterns: Iterable[str]) -> tuple[list[Path], dict[str, tuple[int, ...]]]:
-    """The files with weights, and the shapes of their tensors."""
+    """The files with weights, and the shapes of their tensors. Raises UsageError for a broken file."""
     paths = sorted(path for pattern in patterns for path in checkpoint.glob(pattern))
-    return paths, {name: shape for path in paths for name, shape in (tensors_of(path) or {}).items()}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in paths:
+        try:
+            shapes.update(read_tensors(path))
+        except ValueError as error:
+            raise _refused(checkpoint, f"{path.name} is broken") from error
+    return paths, shapes
 
 
 def _refused(checkpoint: Path, problem: str) -> UsageError:
