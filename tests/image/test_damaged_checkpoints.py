@@ -73,10 +73,23 @@ def test_content_of_something_else_is_skipped_for_the_older_checkpoint(
     assert (folder / name / "checkpoint-4" / "model.safetensors").is_file()
 
 
-def test_experts_that_files_name_otherwise_are_checked_and_loaded(run_in_image: RunInImage) -> None:
-    volume = f"--volume={ROOT}/tests/image/scripts:/scripts:ro"
-    done = run_in_image("python", "/scripts/expert_weights.py", docker_args=[volume])
-    assert containers.works(done).split().count("ok") == 3
+TWO_RANKS = ("launch", "--nproc-per-node=2", "--", "run", "--backend=gloo", "--timeout=60")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "script", "count"),
+    [
+        (("python",), "expert_weights.py", 3),
+        (("python",), "weight_names.py", 6),
+        (TWO_RANKS, "sharded_names.py", 3),
+    ],
+)
+def test_weights_that_files_name_otherwise_are_checked_and_loaded(
+    run_in_image: RunInImage, launcher: tuple[str, ...], script: str, count: int
+) -> None:
+    places = [f"--volume={ROOT}/tests/image/scripts:/scripts:ro", "--shm-size=1g"]
+    done = run_in_image(*launcher, f"/scripts/{script}", docker_args=places)
+    assert containers.works(done).split().count("ok") == count
 
 
 def test_ranks_that_cannot_load_a_checkpoint_are_not_restarted(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -115,7 +116,7 @@ def _hook_fields(situation: Situation, module: Any) -> None:
         _accept_ratio(arguments)
     if "jit_mode_eval" in active:
         for method in ("set_evaluate", "set_testing"):
-            before_method(arguments, method, functools.partial(_drop_jit_mode, situation, active["jit_mode_eval"]))
+            _accept_jit_mode(situation, active["jit_mode_eval"], arguments, method)
 
 
 def _accept_ratio(owner: Any) -> None:
@@ -136,9 +137,20 @@ def _accept_ratio(owner: Any) -> None:
     owner.set_lr_scheduler = set_lr_scheduler
 
 
-def _drop_jit_mode(situation: Situation, flag: OldFlag, _arguments: Any, options: dict[str, Any]) -> None:
-    if "jit_mode" in options:
-        _apply(situation, [Found(flag, str(options.pop("jit_mode")))])
+def _accept_jit_mode(situation: Situation, flag: OldFlag, owner: Any, method: str) -> None:
+    """Let a method take jit_mode, as in transformers 4, where it was the last parameter."""
+    original = getattr(owner, method)
+    count = len(inspect.signature(original).parameters) - 1  # without self
+
+    @functools.wraps(original)
+    def accepting(self: Any, *args: Any, **options: Any) -> Any:
+        if len(args) == count + 1 and "jit_mode" not in options:
+            args, options["jit_mode"] = args[:count], args[count]
+        if "jit_mode" in options:
+            _apply(situation, [Found(flag, str(options.pop("jit_mode")))])
+        return original(self, *args, **options)
+
+    setattr(owner, method, accepting)
 
 
 class _OldField:

@@ -97,6 +97,7 @@ calls: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 for name, (positional, values) in calls.items():
     warmups[name] = scheduled.set_lr_scheduler(*positional, **values).get_warmup_steps(1000)
 scheduled.set_evaluate("steps", jit_mode=True).set_testing(16, jit_mode=False)
+scheduled.set_evaluate("steps", 500, 8, None, None, False, True).set_testing(16, False, True)
 assigned.group_by_length = False
 (unsafe,) = HfArgumentParser([TrainingArguments]).parse_args_into_dataclasses(
     ["--output_dir=/tmp/o", "--no_save_safetensors"]

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import functools
 import math
+import pickle
+import re
+import struct
+import zipfile
 from pathlib import Path
 from typing import Any, Callable
 
@@ -21,6 +25,17 @@ _TOLERANCE = 0.02
 _LONGEST = 300  # of a library's error in a message
 # The tensors of torch's optimizers that have their parameter's shape.
 _LIKE_PARAMETER = frozenset({"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "sum"})
+# What Python, pickle and torch raise for wrong content, and torch's messages for it.
+_CONTENT_ERRORS = (
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, EOFError),
+    *(RecursionError, pickle.PickleError, struct.error, zipfile.BadZipFile),
+)
+_OF_CONTENT = re.compile(
+    r"PytorchStreamReader|state[ _]dict|RNG state|record size|storage|corrupt|magic number|size mismatch"
+    r"|mismatched_sizes|size of tensor|invalid for input of size"
+)
+# The parts of such messages if reading failed, or memory is short.
+_OF_SYSTEM = re.compile(r"file (open|read|seek|stat) failed|[Aa]lloc|[Ii]nput/output error|peer")
 
 
 class IntervalsOfFlags(TrainerCallback):
@@ -66,7 +81,11 @@ _Load = Callable[..., Any]
 
 
 def reads(names: str) -> Callable[[_Load], _Load]:
-    """For a method that loads the files `names` of a checkpoint: an error on any rank is a UsageError on all."""
+    """For a method that loads the files `names` of a checkpoint: wrong content on any rank is a UsageError on all.
+
+    Other errors stay what they are: a file system, memory or a peer that fails says nothing about the checkpoint,
+    and a restart may help.
+    """
 
     def reported(load: _Load) -> _Load:
         @functools.wraps(load)
@@ -77,6 +96,8 @@ def reads(names: str) -> Callable[[_Load], _Load]:
                 except UsageError:
                     raise
                 except Exception as error:
+                    if not _is_of_content(error):
+                        raise
                     raise UsageError(
                         f"checkpoint '{checkpoint}': {names} cannot be loaded ({one_line(error)[:_LONGEST]}): "
                         "delete this checkpoint to continue from an older one"
@@ -85,6 +106,13 @@ def reads(names: str) -> Callable[[_Load], _Load]:
         return changed
 
     return reported
+
+
+def _is_of_content(error: Exception) -> bool:
+    """Whether the content of a file can have caused the error."""
+    if type(error) is RuntimeError:  # torch has no other class for most of its errors
+        return _OF_CONTENT.search(str(error)) is not None and _OF_SYSTEM.search(str(error)) is None
+    return isinstance(error, _CONTENT_ERRORS) or type(error).__name__ == "SafetensorError"
 
 
 @reads(STATE)

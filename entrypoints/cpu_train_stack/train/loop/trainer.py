@@ -283,9 +283,9 @@ class CpuTrainer(Trainer):
         """Load the best model on rank 0, and copy it to all ranks: other nodes may not see its folder."""
         best = Path(self.state.best_model_checkpoint)
         if self._sharded and not hasattr(self.model, "peft_config"):
-            sharding.load_weights(self.model, best, self.args.should_save)
+            weights.restore_shards(self.model, best, self.args.should_save)
             return
-        if not weights.restore(self.model, best):
+        if not weights.restore_best(self.model, best):
             super()._load_best_model()
         replicas.copy_from_rank_0(self.model)
 

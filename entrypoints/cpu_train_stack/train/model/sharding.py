@@ -70,6 +70,11 @@ def is_sharded(model: Any) -> bool:
     return bool(getattr(model, "is_distributed_loading_by_transformers", False))
 
 
+def class_of(model: Any) -> Any:
+    """The model's class in transformers. FSDP2 replaces it in a sharded model by a subclass of its own."""
+    return next(kind for kind in type(model).__mro__ if not kind.__name__.startswith("FSDP"))
+
+
 def reshard(model: Any) -> None:
     """Free the parameters that a forward pass without a backward pass has gathered. Until then, the model shows
     complete parameters in place of the shards, which the optimizer needs."""
@@ -83,14 +88,11 @@ def full_tensor(tensor: Any) -> Any:
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def load_weights(model: Any, folder: Path, reads: bool) -> None:
-    """Load a checkpoint's weights into each rank's shard. Only the rank that `reads` opens files. A collective."""
-    from safetensors.torch import load_file
+def load_weights(model: Any, weights: dict[str, Any]) -> None:
+    """Copy rank 0's weights, by their names in the model, into each rank's shard. A collective."""
     from torch.distributed.checkpoint import state_dict
 
     reshard(model)
-    files = sorted(folder.glob("model*.safetensors")) if reads else []
-    weights = {name: weight for file in files for name, weight in load_file(file).items()}
     # Not strict: a file holds weights shared by two layers only once.
     wanted = state_dict.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=False)
     state_dict.set_model_state_dict(model, weights, options=wanted)

@@ -140,9 +140,9 @@ def rotate(output: Path, limit: int | None, best: str | None) -> None:
     present = all_in(output)
     complete, _ = last_complete(output)
     # With --save_only_model, no checkpoint is complete.
-    kept = {path.resolve() for path in (*present[-1:], complete, Path(best) if best else None) if path}
+    kept = {os.path.realpath(path) for path in (*present[-1:], complete, Path(best) if best else None) if path}
     surplus = max(0, len(present) - max(limit, len(kept)))
-    for path in [path for path in present if path.resolve() not in kept][:surplus]:
+    for path in [path for path in present if os.path.realpath(path) not in kept][:surplus]:
         with contextlib.suppress(OSError):
             remove(path)
         if os.path.lexists(path):  # another user's, or a file in it is open on NFS

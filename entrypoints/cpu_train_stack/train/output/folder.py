@@ -107,7 +107,7 @@ def _refuse_read_only_files(folder: Path) -> None:
 def _refuse_another_run(folder: Path, checkpoint: Path | None, trains: bool) -> None:
     """Raise UsageError if the folder would mix files of two runs. `checkpoint`: where this run starts."""
     present = checkpoints.all_in(folder)
-    if checkpoint is None or checkpoint.resolve().parent != folder.resolve():
+    if checkpoint is None or Path(os.path.realpath(checkpoint)).parent != Path(os.path.realpath(folder)):
         if present or (folder / RESULT).exists():
             raise UsageError(
                 f"--output_dir '{folder}' holds an earlier run: choose another folder, or add "
@@ -131,8 +131,8 @@ def _refuse_another_run(folder: Path, checkpoint: Path | None, trains: bool) -> 
 
 def check_kept(folder: Path, start: Start, model: str) -> None:
     """Raise UsageError if `start` deletes the model that the run needs, or the base of that adapter."""
-    needed = {Path(name).resolve() for name in (model, adapters.base_of(model)) if name}
-    if start.replaces and any(path.resolve() in needed for path in _replaced(folder)):
+    needed = {os.path.realpath(name) for name in (model, adapters.base_of(model)) if name}
+    if start.replaces and any(os.path.realpath(path) in needed for path in _replaced(folder)):
         raise UsageError(
             f"--overwrite_output_dir deletes the model '{model}' in --output_dir '{folder}': choose another folder"
         )
@@ -158,9 +158,9 @@ def prepare(folder: Path, start: Start | None = None, jobs: Collection[str] = ()
         (folder / RESULT).unlink(missing_ok=True)
         checkpoints.clear_staging(folder)
         if start is not None:
-            kept = start.checkpoint.resolve() if start.checkpoint else None
+            kept = os.path.realpath(start.checkpoint) if start.checkpoint else None
             for path in _replaced(folder) if start.replaces else ():
-                if path.resolve() != kept:
+                if os.path.realpath(path) != kept:
                     checkpoints.remove(path)
             # Last: if this process is killed before, the next start must still delete the old checkpoints.
             names = sorted({*jobs} - {""})

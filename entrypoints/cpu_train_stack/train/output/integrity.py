@@ -60,29 +60,37 @@ def fault(path: Path, thorough: bool = False) -> str | None:
 
 
 def tensors_of(path: Path) -> dict[str, tuple[int, ...]] | None:
-    """The shapes of the file's tensors by name. None if the file has not the length that its header states.
+    """The shapes of the file's tensors by name. None if the file is broken or cannot be read."""
+    try:
+        return read_tensors(path)
+    except (OSError, ValueError):
+        return None
+
+
+def read_tensors(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes of the file's tensors by name. Raises ValueError if it has not the length that its header states.
 
     Format: 8 bytes header length, little endian; the header as JSON with data_offsets; the data.
     """
+    if not path.is_file():  # a FIFO would block
+        raise ValueError("no file")
     try:
-        if not path.is_file():  # a FIFO would block
-            return None
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             if length > path.stat().st_size:
-                return None
+                raise ValueError("the file ends in its header")
             header = json.loads(file.read(length))
         header.pop("__metadata__", None)
         end = 0  # the tensors follow each other without gaps
         for begin, end_of_next in sorted(map(_data_of, header.values())):
             if begin != end:
-                return None
+                raise ValueError("a gap")
             end = end_of_next
         if path.stat().st_size != 8 + int(length) + end:
-            return None
+            raise ValueError("another length")
         return {name: tuple(entry["shape"]) for name, entry in header.items()}
-    except (OSError, struct.error, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return None
+    except (struct.error, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError("a broken header") from error
 
 
 def _data_of(entry: Any) -> tuple[int, int]:
@@ -164,8 +172,10 @@ class _Reader(pickle.Unpickler):
         super().__init__(file)
         self.storages: set[str] = set()
 
-    def find_class(self, _module: str, _name: str) -> Any:
-        return _Object
+    def find_class(self, module: str, name: str) -> Any:
+        # Below protocol 4, a pickle gets a nested class by getattr.
+        is_nested = module in ("builtins", "__builtin__") and name == "getattr"
+        return (lambda *_: _Object) if is_nested else _Object
 
     def persistent_load(self, entry: Any) -> Any:
         self.storages.add(entry[2])  # ("storage", type, key, device, size)

@@ -301,6 +301,33 @@ def test_the_checkpoint_that_was_just_written_is_kept_although_it_has_no_optimiz
     assert names(tmp_path) == ["checkpoint-10", "checkpoint-20"]
 
 
+def test_a_link_to_itself_is_no_checkpoint_and_does_not_end_the_training(tmp_path: Path) -> None:
+    """Before Python 3.13, Path.resolve raises RuntimeError for it."""
+    (tmp_path / "checkpoint-10").symlink_to("checkpoint-10")
+    (tmp_path / "checkpoint-15").symlink_to("checkpoint-15")
+    complete(tmp_path, 20)
+    checkpoints.rotate(tmp_path, 1, str(tmp_path / "checkpoint-15"))
+    assert "checkpoint-20" in names(tmp_path)
+    start = output.choose_start(tmp_path, None, overwrite=True)
+    output.check_kept(tmp_path, start, str(tmp_path / "checkpoint-10"))
+    output.prepare(tmp_path, start)
+    assert "checkpoint-20" not in names(tmp_path)
+
+
+class Outer:
+    class Inner:
+        """An object in an optimizer's state."""
+
+
+def test_an_object_of_a_nested_class_is_no_broken_file(tmp_path: Path) -> None:
+    path = complete(tmp_path, 5)
+    state = {0: {"step": b"0", "mode": Outer.Inner(), "kind": Outer.Inner}}
+    archived(path / "optimizer.pt", {**STATES["optimizer.pt"], "state": state}, "0")  # type: ignore[dict-item]
+    assert integrity.fault(path) is None
+    archived(path / "optimizer.pt", Outer.Inner())
+    assert integrity.fault(path) == "optimizer.pt is missing or broken"
+
+
 def test_an_old_checkpoint_that_cannot_be_deleted_is_reported_and_does_not_end_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
