@@ -32,6 +32,42 @@ def is_left_to_torch() -> bool:
     return bool(torch.jit.is_tracing())
 
 
+def in_transform() -> bool:
+    """Whether a transform of torch.func is active."""
+    import torch
+
+    active = getattr(torch._C, "_are_functorch_transforms_active", None)
+    return bool(active and active())
+
+
+def has_level() -> bool:
+    """Whether a level of forward-mode differentiation is active, in which tensors may have tangents."""
+    import torch
+
+    return torch.autograd.forward_ad._current_level >= 0
+
+
+def have_tangents(tensors: Sequence[Any]) -> bool:
+    import torch
+
+    return has_level() and any(
+        torch.autograd.forward_ad.unpack_dual(one).tangent is not None for one in tensors if one is not None
+    )
+
+
+def is_transformed_in_graph(tensor: Any) -> bool:
+    """Whether torch.compile traces this tensor inside a transform of torch.func, or with a tangent."""
+    import torch
+    from torch._dynamo.guards import GuardBuilder
+    from torch._dynamo.source import GlobalStateSource
+
+    context = torch._guards.TracingContext.try_get()
+    if context is not None:  # compile again where tensors may have tangents
+        context.guards_context.dynamo_guards.add(GlobalStateSource().make_guard(GuardBuilder.DUAL_LEVEL))
+    # A level that begins inside of the graph is unknown to Python.
+    return in_transform() or has_level() or torch._VF._unpack_dual(tensor, level=0)[1] is not None
+
+
 def replace_attention(function: Callable[..., Any]) -> None:
     """Replace torch.nn.functional's attention. torch.jit.script still compiles calls of it as torch's operator."""
     import torch
@@ -54,9 +90,9 @@ def is_batched(*tensors: Any) -> bool:
 def or_by_formula(formula: Callable[[Any], tuple[Callable[..., Any], tuple[Any, ...]]]) -> Callable[..., Any]:
     """Decorates the backward pass of an autograd function, whose kernel computes gradients without a graph.
 
-    Where gradients need a graph (create_graph), and for several gradients at once, torch computes those of a
-    formula. `formula(ctx)` returns a function of torch's operators, and the tensors that it gets: one for each of
-    the first inputs, None where there is no gradient.
+    Where gradients need a graph (create_graph) or have tangents, and for several gradients at once, torch computes
+    those of a formula. `formula(ctx)` returns a function of torch's operators, and the tensors that it gets: one
+    for each of the first inputs, None where there is no gradient.
     """
 
     def decorate(backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -64,7 +100,7 @@ def or_by_formula(formula: Callable[[Any], tuple[Callable[..., Any], tuple[Any, 
         def computed(ctx: Any, *outer: Any) -> Any:
             import torch
 
-            if torch.is_grad_enabled() or is_batched(*outer):
+            if torch.is_grad_enabled() or is_batched(*outer) or have_tangents(outer):
                 return by_formula(ctx, formula, outer)
             return backward(ctx, *outer)
 
