@@ -19,16 +19,18 @@ def can_trace() -> bool:
     """Whether torch can trace our operators."""
     import torch
 
-    return hasattr(getattr(torch, "library", None), "register_autograd")  # since 2.4
+    return hasattr(getattr(torch, "compiler", None), "is_exporting")  # since 2.7
 
 
 def is_left_to_torch() -> bool:
-    """Whether torch records the operators for another process, which may not have ours, or cannot trace ours."""
+    """Whether torch records the operators for another process, which may not have ours, or cannot trace ours.
+
+    A torch that does not tell whether it exports may always do.
+    """
     import torch
 
     if is_compiling():
-        exporting = getattr(torch.compiler, "is_exporting", None)  # since 2.7
-        return not can_trace() or bool(exporting() if exporting else not torch.compiler.is_dynamo_compiling())
+        return not can_trace() or torch.compiler.is_exporting()
     return bool(torch.jit.is_tracing())
 
 
