@@ -46,7 +46,7 @@ def has_level() -> bool:
     """Whether a level of forward-mode differentiation is active, in which tensors may have tangents."""
     import torch
 
-    return torch.autograd.forward_ad._current_level >= 0
+    return bool(torch.autograd.forward_ad._current_level >= 0)
 
 
 def have_tangents(tensors: Sequence[Any]) -> bool:

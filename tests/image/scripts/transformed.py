@@ -6,6 +6,7 @@ A line for each check that held. Graphs run operator by operator: the image has 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -92,11 +93,12 @@ def gradients_may_have_tangents() -> None:
 def graphs_keep_tangents() -> None:
     """Whether a level began before the function, or inside of it, and also if it was compiled without tangents."""
 
-    def inside(states: Any) -> Any:
-        with forward_ad.dual_level():
-            return forward_ad.unpack_dual(function(forward_ad.make_dual(states, states))).tangent
-
     for function, given in cases(attended, dropped):
+
+        def inside(states: Any, function: Any = function) -> Any:
+            with forward_ad.dual_level():
+                return forward_ad.unpack_dual(function(forward_ad.make_dual(states, states))).tangent
+
         states = given.detach()
         graph = compiled(function)
         assert torch.is_tensor(graph(states))
@@ -136,10 +138,11 @@ def a_tangent_in_an_operator_of_a_graph_is_refused() -> None:
     found = graph(states.requires_grad_())
     with forward_ad.dual_level():
         outer = forward_ad.make_dual(torch.ones(2, 8), torch.ones(2, 8))
-        for call in (
+        calls: tuple[Callable[..., Any], ...] = (
             lambda: torch.autograd.grad(found, states, outer),
-            lambda: encoder_operators.GELU.traced(forward_ad.make_dual(states.detach(), states.detach())),
-        ):
+            lambda: encoder_operators.GELU.traced(outer),
+        )
+        for call in calls:
             try:
                 call()
             except NotImplementedError:
