@@ -26,6 +26,7 @@ with_amx = pytest.mark.skipif(cpus.read_model().bf16 != "amx_bf16", reason="this
         ("dropout", NO_BF16),
         ("attention", NO_BF16),
         ("surroundings", NO_AMX),
+        ("transformed", NO_AMX),
         *((name, NO_AMX) for name in ("attention_bf16", "attention_joined")),
         *(
             pytest.param(name, {}, marks=with_amx, id=f"{name}-amx")

@@ -12,7 +12,7 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any
 
-from cpu_train_stack.operators.transforms import is_compiling
+from cpu_train_stack.operators.transforms import has_level, in_transform, is_compiling
 
 # A random number has 16 bits.
 _NUMBERS = 65536
@@ -32,7 +32,7 @@ class Described(ctypes.Structure):
 class Rule:
     """Drop an element if its number is less than `threshold`, and multiply the other elements by `scale_of` it.
 
-    `seed`: an integer, a tensor that holds one, or None if no element is dropped.
+    `seed`: a tensor that holds an integer, as operators in a graph need it, or None if no element is dropped.
     """
 
     seed: Any
@@ -63,8 +63,7 @@ def draw_rule(p: float) -> Rule | None:
         return None
     if is_compiling():  # in a graph, the number does not exist yet
         return Rule(torch.randint(-(2**63), 2**63 - 1, (), device="cpu"), threshold)
-    seed = torch.empty((), dtype=torch.int64, device="cpu").random_(-(2**63), None)
-    return Rule(int(seed) & (2**64 - 1), threshold)
+    return Rule(torch.empty((), dtype=torch.int64, device="cpu").random_(-(2**63), None), threshold)
 
 
 def are_plain(*tensors: Any) -> bool:
@@ -72,13 +71,14 @@ def are_plain(*tensors: Any) -> bool:
     torch.func, and without a tangent (forward-mode differentiation)."""
     import torch
 
-    if is_compiling():  # torch's own transforms do not reach the operators in a graph
-        return all(
+    if in_transform():
+        return False
+    if is_compiling():  # torch.compile cannot trace the other checks
+        return not has_level() and all(
             type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.device.type == "cpu"
             for tensor in tensors
         )
-    active = getattr(torch._C, "_are_functorch_transforms_active", None)
-    return not (active and active()) and all(map(_is_plain, tensors))
+    return all(map(_is_plain, tensors))
 
 
 def _is_plain(tensor: Any) -> bool:

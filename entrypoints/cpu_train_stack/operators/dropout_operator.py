@@ -9,7 +9,7 @@ import torch
 from cpu_train_stack.operators import library
 from cpu_train_stack.operators.dropout import Rule, are_plain, draw_rule, number_of, scale_of
 from cpu_train_stack.operators.registration import Operator, has_memory, is_in_graph
-from cpu_train_stack.operators.transforms import is_batched
+from cpu_train_stack.operators.transforms import have_tangents, is_batched
 
 _KERNELS = {torch.float32: "dropout_float32", torch.bfloat16: "dropout_bfloat16"}
 
@@ -57,7 +57,7 @@ def _save(ctx: Any, inputs: Any, output: Any) -> None:
 def _backward(ctx: Any, outer: Any) -> Any:
     """By the operator itself, so that derivatives of any order work."""
     seed, threshold, strides = ctx.how
-    if is_batched(outer):  # each of its gradients has the shape of `outer`
+    if is_batched(outer) or have_tangents((outer,)):  # each of its gradients has the shape of `outer`
         ones = torch.ones(outer.shape, dtype=outer.dtype, device="cpu")
         return outer * _dropped(ones, seed, threshold, strides), None, None, None
     return DROPOUT(outer, seed, threshold, strides), None, None, None

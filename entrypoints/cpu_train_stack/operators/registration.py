@@ -10,7 +10,13 @@ from typing import Any, Callable
 
 import torch
 
-from cpu_train_stack.operators.transforms import can_trace, is_compiling, is_left_to_torch
+from cpu_train_stack.operators.transforms import (
+    can_trace,
+    have_tangents,
+    is_compiling,
+    is_left_to_torch,
+    is_transformed_in_graph,
+)
 
 _NAMESPACE = "cpu_train_stack"
 # The registrations last as long as this object. None if this torch cannot trace operators.
@@ -27,7 +33,7 @@ def has_memory(tensor: Any) -> bool:
 def is_in_graph(tensor: Any) -> bool:
     """Whether torch.compile makes a graph for this process, in which `tensor` stands for one of this machine."""
     is_fake = type(tensor).__module__.startswith("torch._subclasses.") and tensor.device.type == "cpu"
-    return is_fake and is_compiling() and not is_left_to_torch()
+    return is_fake and is_compiling() and not is_left_to_torch() and not is_transformed_in_graph(tensor)
 
 
 class Operator:
@@ -59,7 +65,7 @@ class Operator:
         # Kernels depend on the layout of tensors. Inductor keeps it by default since torch has the newer tag.
         is_new = hasattr(torch.Tag, "needs_exact_strides")
         _LIBRARY.define(schema, tags=() if is_new else torch.Tag.needs_fixed_stride_order)
-        _LIBRARY.impl(name, self._in_graph, "CPU")
+        _LIBRARY.impl(name, self._in_memory, "CPU")
         whole = f"{_NAMESPACE}::{name}"
         torch.library.register_fake(whole, self._in_graph, lib=_LIBRARY)
         if backward is not None:
@@ -72,6 +78,20 @@ class Operator:
             found = self.traced(*inputs)
             return found[0] if self._returns_first else found
         return self._apply(*inputs)
+
+    def _in_memory(self, *inputs: Any) -> Any:
+        """`inputs` have memory, whatever the classes of tensors are."""
+        tensors = [one for one in inputs if isinstance(one, torch.Tensor)]
+        if have_tangents(tensors):
+            raise NotImplementedError(
+                f"{self.traced} in a compiled graph has no forward-mode derivative: call the function uncompiled, "
+                "or compile it under torch.autograd.forward_ad.dual_level() first"
+            )
+        if all(type(one) in _PLAIN for one in tensors):
+            return self._in_graph(*inputs)
+        return self._in_graph(
+            *(one.as_subclass(torch.Tensor) if isinstance(one, torch.Tensor) else one for one in inputs)
+        )
 
     def _in_graph(self, *inputs: Any) -> Any:
         found = self._compute(*inputs)

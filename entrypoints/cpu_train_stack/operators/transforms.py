@@ -19,17 +19,55 @@ def can_trace() -> bool:
     """Whether torch can trace our operators."""
     import torch
 
-    return hasattr(getattr(torch, "library", None), "register_autograd")  # since 2.4
+    return hasattr(getattr(torch, "compiler", None), "is_exporting")  # since 2.7
 
 
 def is_left_to_torch() -> bool:
-    """Whether torch records the operators for another process, which may not have ours, or cannot trace ours."""
+    """Whether torch records the operators for another process, which may not have ours, or cannot trace ours.
+
+    A torch that does not tell whether it exports may always do.
+    """
     import torch
 
     if is_compiling():
-        exporting = getattr(torch.compiler, "is_exporting", None)  # since 2.7
-        return not can_trace() or bool(exporting() if exporting else not torch.compiler.is_dynamo_compiling())
+        return not can_trace() or torch.compiler.is_exporting()
     return bool(torch.jit.is_tracing())
+
+
+def in_transform() -> bool:
+    """Whether a transform of torch.func is active."""
+    import torch
+
+    active = getattr(torch._C, "_are_functorch_transforms_active", None)
+    return bool(active and active())
+
+
+def has_level() -> bool:
+    """Whether a level of forward-mode differentiation is active, in which tensors may have tangents."""
+    import torch
+
+    return bool(torch.autograd.forward_ad._current_level >= 0)
+
+
+def have_tangents(tensors: Sequence[Any]) -> bool:
+    import torch
+
+    return has_level() and any(
+        torch.autograd.forward_ad.unpack_dual(one).tangent is not None for one in tensors if one is not None
+    )
+
+
+def is_transformed_in_graph(tensor: Any) -> bool:
+    """Whether torch.compile traces this tensor inside a transform of torch.func, or with a tangent."""
+    import torch
+    from torch._dynamo.guards import GuardBuilder
+    from torch._dynamo.source import GlobalStateSource
+
+    context = torch._guards.TracingContext.try_get()
+    if context is not None:  # compile again where tensors may have tangents
+        context.guards_context.dynamo_guards.add(GlobalStateSource().make_guard(GuardBuilder.DUAL_LEVEL))
+    # A level that begins inside of the graph is unknown to Python.
+    return in_transform() or has_level() or torch._VF._unpack_dual(tensor, level=0)[1] is not None
 
 
 def replace_attention(function: Callable[..., Any]) -> None:
@@ -54,9 +92,9 @@ def is_batched(*tensors: Any) -> bool:
 def or_by_formula(formula: Callable[[Any], tuple[Callable[..., Any], tuple[Any, ...]]]) -> Callable[..., Any]:
     """Decorates the backward pass of an autograd function, whose kernel computes gradients without a graph.
 
-    Where gradients need a graph (create_graph), and for several gradients at once, torch computes those of a
-    formula. `formula(ctx)` returns a function of torch's operators, and the tensors that it gets: one for each of
-    the first inputs, None where there is no gradient.
+    Where gradients need a graph (create_graph) or have tangents, and for several gradients at once, torch computes
+    those of a formula. `formula(ctx)` returns a function of torch's operators, and the tensors that it gets: one
+    for each of the first inputs, None where there is no gradient.
     """
 
     def decorate(backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -64,7 +102,7 @@ def or_by_formula(formula: Callable[[Any], tuple[Callable[..., Any], tuple[Any, 
         def computed(ctx: Any, *outer: Any) -> Any:
             import torch
 
-            if torch.is_grad_enabled() or is_batched(*outer):
+            if torch.is_grad_enabled() or is_batched(*outer) or have_tangents(outer):
                 return by_formula(ctx, formula, outer)
             return backward(ctx, *outer)
 

@@ -159,7 +159,7 @@ def exports() -> None:
     states = torch.randn(2, 5, 16)
     for strict in (False, True):
         exported = torch.export.export(layer, (states, states, states), strict=strict).run_decompositions()
-        assert "cpu_train_stack" not in exported.graph_module.code
+        assert not any(one in exported.graph_module.code for one in ("cpu_train_stack", "functorch"))
     drop = torch.nn.Dropout(0.25)
     assert "cpu_train_stack" not in torch.export.export(drop, (states,)).run_decompositions().graph_module.code
     for module, given in ((layer, (states, states, states)), (drop, (states,))):
