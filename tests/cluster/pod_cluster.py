@@ -59,7 +59,7 @@ def cluster_of(image: str, claim: Path) -> Iterator[Cluster]:
 
 
 def ended(names: list[str]) -> list[int]:
-    """The exit codes of the containers, once all have ended."""
+    """Wait until the containers have ended, and return their exit codes."""
     waited = subprocess.run(
         ["docker", "wait", *names], check=True, capture_output=True, text=True, timeout=containers.TIMEOUT_SECONDS
     )
@@ -67,7 +67,7 @@ def ended(names: list[str]) -> list[int]:
 
 
 def wait(names: list[str]) -> None:
-    """Until the containers have ended, all of them well."""
+    """Wait until the containers have ended, and require exit code 0 of each."""
     assert ended(names) == [0] * len(names), "\n".join(f"{name}: {log(name)}" for name in names)
 
 

@@ -127,7 +127,7 @@ print("end of rank", dist.get_rank(), flush=True)
 
 @pytest.mark.parametrize("restarts", [0, 1])
 def test_a_job_succeeds_only_if_the_ranks_of_all_pods_do(cluster: Cluster, restarts: int) -> None:
-    """training-operator takes the first pod that succeeds for the success of the job, and deletes the others."""
+    """training-operator reports success as soon as one pod succeeds, and deletes the others."""
     (cluster.claim / "fail_late.py").write_text(FAIL_LATE)
     for name in ("failed", "weights"):
         (cluster.claim / name).unlink(missing_ok=True)
@@ -136,12 +136,12 @@ def test_a_job_succeeds_only_if_the_ranks_of_all_pods_do(cluster: Cluster, resta
     assert (codes, (cluster.claim / "weights").exists()) == ([0, 0], True) if restarts else ([1, 1], False)
 
 
-# Later words win.
+# If a flag is repeated, its last value counts.
 LONG = (*TRAIN, "--output_dir=/pvc/long/$(job)", "--max_steps=1000", "--save_steps=1000", "--logging_steps=1")
 
 
 def drained(cluster: Cluster, names: list[str], folder: str, stopped: str) -> int:
-    """Ends a pod while the ranks train, as a drain does. The step of the checkpoint that the ranks have saved."""
+    """Stop a pod while the ranks train, as a drain does. Returns the step of the checkpoint that they save."""
     end = time.monotonic() + containers.TIMEOUT_SECONDS
     while not any("step 1/" in log(name) for name in names):
         assert time.monotonic() < end, "\n".join(map(log, names))

@@ -11,9 +11,8 @@ Document = dict[str, Any]
 
 # The image's user, and the group of the files on a claim.
 UID = 1000
-# Of the time from SIGTERM to SIGKILL, what remains for the launchers to end ranks that have not saved in time.
-END_SECONDS = 10
-END_SHARE = 3
+# How much of the grace period the launchers keep to stop ranks that have not saved in time. At most a third of it.
+STOP_SECONDS = 10
 # From the start of the first pod to the start of the last: pods are scheduled one by one, and each node pulls the
 # image.
 START_SECONDS = 1800
@@ -65,7 +64,7 @@ def environment(request: PodRequest) -> dict[str, Any]:
     plain = {name: {"value": escape(value)} for name, value in {**own, **request.variables}.items()}
     job = {contract.IMAGE: {"value": request.reference}, contract.JOB: request.job_source}
     job[contract.GRACE_SECONDS] = {
-        "value": str(request.grace_seconds - min(END_SECONDS, request.grace_seconds // END_SHARE))
+        "value": str(request.grace_seconds - min(STOP_SECONDS, request.grace_seconds // 3))
     }
     secret = {
         name: {"valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}

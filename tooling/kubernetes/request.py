@@ -66,8 +66,8 @@ class PodRequest:
     max_restarts: Annotated[int, "restarts after a failure, from the last checkpoint"] = 3
     grace_seconds: Annotated[
         int,
-        "time of a pod that must end, on a drained node for example; train saves a checkpoint, of 12 bytes for "
-        "each trained weight",
+        "the grace period of a pod that the cluster ends, for example on a drained node: the time in which train "
+        "saves a checkpoint, of about 12 bytes for each trained weight",
     ] = 60
 
     def __post_init__(self) -> None:

@@ -30,10 +30,10 @@ _RUNTIME_LABEL = "cpu-train-stack/runtime"
 MOST_ARGUMENTS = 128
 
 
-# Of the Job: these ends fail it with a reason of its own, PodFailurePolicy, and a message.
+# The Job fails with the reason PodFailurePolicy if the cluster ends a pod, and with some exit codes (_exit_codes).
 _DISRUPTED: Document = {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-# Of the JobSet, by the Job's reason and message ("... failed with exit code 2 matching FailJob rule ..."). Its
-# webhook allows no "-" in the names.
+# The JobSet distinguishes these failures by the Job's message ("... failed with exit code 2 matching FailJob rule
+# ..."). Its webhook allows no "-" in the names of rules.
 _RULES: tuple[Document, ...] = tuple(
     {
         "name": name,
@@ -60,9 +60,8 @@ def _exit_codes(*codes: int) -> Document:
 def _runtime(request: PodRequest, container: Document, **labels: str) -> Document:
     """The spec of a runtime. If a pod fails, all pods restart together, at most `max_restarts` times.
 
-    Without an elastic rendezvous, the remaining pods could not continue. A pod that the cluster ends, when it
-    drains a node for example, and ranks that have saved a checkpoint because of that, do not count. Invalid input
-    ends the job. `labels`: of the pods.
+    Without an elastic rendezvous, the remaining pods could not continue. A restart does not count if the cluster
+    has ended a pod, for example on a drained node. After invalid input, nothing restarts. `labels`: of the pods.
     """
     pod = pods.training_pod(request, container)
     replicated_job = {

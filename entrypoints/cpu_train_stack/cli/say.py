@@ -12,7 +12,7 @@ from cpu_train_stack.cli.printable import printable
 
 
 def say(line: str) -> None:
-    """Print the line, or several, in one write: mpirun and Docker put their prefix before what they read."""
+    """Print one or more lines in a single write, because mpirun and Docker put a prefix before each write."""
     print(printable(line) + "\n", end="", file=sys.stderr, flush=True)
 
 

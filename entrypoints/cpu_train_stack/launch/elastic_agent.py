@@ -1,9 +1,9 @@
-"""torchrun's agent with three additions: a line for each restart, one end for all nodes, and a last checkpoint.
+"""torchrun's agent that also prints restarts, waits for the other nodes, and lets ranks save a last checkpoint.
 
-torch's agent ends with 0 once its own ranks have succeeded, at the latest 300 s after them (exit_barrier_timeout),
-whatever the other nodes do. training-operator takes the first such node for the success of the whole job, and
-deletes the pod of a rank 0 that still saves or fails. Here, a node ends with 0 once the ranks of all nodes have
-succeeded.
+torch's agent exits with code 0 at most 300 s after its own ranks have succeeded (exit_barrier_timeout), even if
+other ranks are still running or fail later. training-operator then reports success for the whole job, and deletes
+the other pods, even if rank 0 is still saving. Here, an agent exits with code 0 only after the ranks of all nodes
+have succeeded.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 Failures = Mapping[int, "ProcessFailure"]  # by global rank
 
-# Between two signs of life in the store.
+# How often a node writes to the store that it is alive.
 _ALIVE_SECONDS = 5.0
-# A node that ends its ranks gives no sign of life for up to 30 s.
+# While a node stops its ranks, which takes up to 30 s, it does not write.
 _LEAST_SILENT_SECONDS = 60.0
-# For the nodes to learn that all have succeeded, and for node 0's container to end after its launcher.
+# How long a node waits for node 0 to exit first, and then for node 0's container to stop.
 _LEAVE_SECONDS, _AFTER_SECONDS, _POLL_SECONDS = 10.0, 1.0, 0.1
 _LEAVING, _LEFT = "cpu-train-stack/leaving", "cpu-train-stack/left"
 # Counters, because the stores of torch 1.10 cannot say whether a key exists.
@@ -43,35 +43,35 @@ class FailedElsewhereError(Exception):
         self.exit_code = exit_code
 
 
-class Nodes:
-    """What the nodes tell each other about their ranks, in the store of one rendezvous."""
+class PeerNodes:
+    """The results of the ranks of all nodes, which the nodes share in the store of one rendezvous."""
 
     def __init__(self, store: Any, node_rank: int, nodes: int, silent_seconds: float) -> None:
-        """`silent_seconds`: a node without a sign of life for this long is lost."""
+        """`silent_seconds`: a node that writes nothing for this long is lost."""
         self._store, self._own, self._nodes = store, node_rank, nodes
         self._limit = silent_seconds
         self._beats, self._next_beat = 0, 0.0
-        self._heard = 0, time.monotonic()  # of the next node: its last sign of life
+        self._heard = 0, time.monotonic()  # what the next node wrote last, and when
         self._has_told = False
-        self.show_life()
+        self.report_alive()
 
-    def show_life(self) -> None:
-        """Call it regularly while the ranks run."""
+    def report_alive(self) -> None:
+        """Call this regularly while the ranks run."""
         now = time.monotonic()
         if self._nodes > 1 and now >= self._next_beat:
             self._beats, self._next_beat = self._beats + 1, now + _ALIVE_SECONDS
-            # `set` waits for no answer. If the store's node has ended, the ranks notice that themselves.
+            # `set` does not wait for a reply. If the node of the store has ended, the ranks will fail.
             with suppress(RuntimeError):
                 self._store.set(_alive(self._own), str(self._beats))
 
     def fail(self, exit_code: int) -> None:
-        """The ranks of this node have failed for good."""
+        """Report that the ranks of this node have failed and are not restarted."""
         if self._nodes > 1:
             with suppress(RuntimeError):
                 self._give_up(f"{exit_code} the ranks of node {self._own} have failed")
 
     def all_succeeded(self) -> bool:
-        """After the ranks of this node have succeeded: whether all others have. Raises FailedElsewhereError."""
+        """Whether all ranks have succeeded. Call it once those of this node have. Raises FailedElsewhereError."""
         if self._nodes == 1:
             return True
         try:
@@ -86,9 +86,9 @@ class Nodes:
         return False
 
     def leave(self) -> None:
-        """After all have succeeded: return at once on node 0, and elsewhere once node 0's launcher has ended.
+        """Call this after all ranks have succeeded. Returns at once on node 0, and later on the other nodes.
 
-        A supervisor may remove the other nodes as soon as the first has ended, and node 0 has rank 0's log.
+        An operator may delete the other nodes as soon as the first one has exited, and node 0 has rank 0's log.
         """
         if self._nodes == 1:
             return
@@ -106,7 +106,7 @@ class Nodes:
             time.sleep(_AFTER_SECONDS)
 
     def _find_failure(self) -> None:
-        # The next node is enough: each lost node follows one that is not lost.
+        # It is enough to check the next node: before every lost node, there is one that is not lost.
         now, beside = time.monotonic(), (self._own + 1) % self._nodes
         heard = self._store.add(_alive(beside), 0)
         if heard != self._heard[0]:
@@ -118,7 +118,7 @@ class Nodes:
             raise FailedElsewhereError(f"{text}: the job has failed", int(code))
 
     def _give_up(self, why: str) -> None:
-        """For all nodes. `why`: the exit code, and a sentence."""
+        """Tell all nodes that the job has failed. `why`: the exit code, and a sentence."""
         if not self._store.add(_FAILED, 0):
             self._store.set(_WHY, why)
             self._store.add(_FAILED, 1)
@@ -144,7 +144,7 @@ def agent_class(
 
     def _start_workers(self: Any, worker_group: Any) -> Any:
         self._own_success = None
-        self._nodes = Nodes(
+        self._nodes = PeerNodes(
             worker_group.store,
             worker_group.group_rank,
             worker_group.group_world_size,
@@ -155,7 +155,7 @@ def agent_class(
         return started
 
     def _monitor_workers(self: Any, worker_group: Any) -> Any:
-        self._nodes.show_life()
+        self._nodes.report_alive()
         result = self._own_success or base._monitor_workers(self, worker_group)
         if result.state.name == "SUCCEEDED":
             self._own_success = result

@@ -1,4 +1,4 @@
-"""SIGTERM to a launcher: the ranks save a checkpoint after their step, and end with STOPPED_EXIT_CODE.
+"""After SIGTERM, a launcher lets its ranks save a checkpoint and exit with STOPPED_EXIT_CODE.
 
 A launcher gives its ranks a folder (contract.DRAIN). Ranks of `train` that can save write the file READY to it
 while they train. After the first SIGTERM, the launcher writes the file STOP, and the ranks of all nodes stop at
@@ -29,7 +29,7 @@ MOST_SECONDS = 86400
 
 
 def grace_seconds(environ: Mapping[str, str]) -> int:
-    """How long the ranks may take. 0: a SIGTERM ends the job at once. Raises UsageError."""
+    """How long the ranks have to save. 0: SIGTERM ends the job at once. Raises UsageError."""
     text = environ.get(contract.GRACE_SECONDS, "")
     seconds = whole_number(text) if text else DEFAULT_SECONDS
     if seconds is None or not 0 <= seconds <= MOST_SECONDS:
@@ -44,16 +44,16 @@ def note(seconds: int) -> str:
 
 
 class LastCheckpoint:
-    """The first SIGTERM of a launcher whose ranks run on this node."""
+    """Handles SIGTERM in a launcher whose ranks run on this node."""
 
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
-        """`folder`: for the ranks' contract.DRAIN."""
+        """`folder`: the ranks find it in the variable contract.DRAIN."""
         self._folder, self._seconds = folder, grace_seconds(environ)
         self._otherwise: Any = None
         self.is_asked = False
 
     def handle(self) -> None:
-        """Handle SIGTERM. If there is nothing to save, and after the time, the present handler ends the job."""
+        """Install the handler. The earlier one is called if the ranks cannot save, or have not saved in time."""
         present = signal.getsignal(signal.SIGTERM)
         if present != self._asked and callable(present):
             self._otherwise = present
@@ -61,7 +61,7 @@ class LastCheckpoint:
             signal.signal(signal.SIGALRM, lambda _number, frame: self._otherwise(signal.SIGTERM, frame))
 
     def forget_ranks(self) -> None:
-        """The ranks have ended, and may have left READY."""
+        """Delete READY, which ranks that have failed leave behind."""
         with suppress(OSError):
             (self._folder / READY).unlink()
 
@@ -79,12 +79,12 @@ class LastCheckpoint:
 
 
 def files_of(environ: Mapping[str, str]) -> list[Path]:
-    """In a rank: the files that ask it to stop, of the user and of its launcher."""
+    """The files of the user and of the launcher that ask this rank to stop."""
     own, drain = environ.get(contract.STOP), environ.get(contract.DRAIN)
     return [*([Path(own)] if own else []), *([Path(drain) / STOP] if drain else [])]
 
 
 def ready_file(environ: Mapping[str, str]) -> Path | None:
-    """In a rank: the file that tells its launcher that it can save. None without such a launcher."""
+    """The file by which this rank tells its launcher that it can save. None without such a launcher."""
     drain = environ.get(contract.DRAIN)
     return Path(drain) / READY if drain else None

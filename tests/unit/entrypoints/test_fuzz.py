@@ -1,4 +1,4 @@
-"""Whatever is typed after entrypoint, and set in the environment, one line and exit code 2 come, or it starts."""
+"""For random arguments and variables, `entrypoint` starts, or prints one line and exits with code 2."""
 
 from __future__ import annotations
 

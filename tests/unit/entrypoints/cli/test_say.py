@@ -27,7 +27,7 @@ def test_a_result_on_a_full_disk_ends_the_command_with_one_line(
 
 
 class Writes(io.RawIOBase):
-    """Keeps what each write gets."""
+    """Records each write."""
 
     def __init__(self) -> None:
         self.all: list[bytes] = []
@@ -41,7 +41,7 @@ class Writes(io.RawIOBase):
 
 
 def test_several_lines_are_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    """mpirun writes the rank's number before what it reads: else it would be at the end of the last line."""
+    """A newline that is written separately would get its own prefix from mpirun."""
     raw = Writes()
     stream = io.TextIOWrapper(io.BufferedWriter(raw), line_buffering=True)
     monkeypatch.setattr(sys, "stderr", stream)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cpu_train_stack.cli.errors import MeetingError, UsageError
-from cpu_train_stack.launch.elastic_agent import FailedElsewhereError, Nodes, agent_class
+from cpu_train_stack.launch.elastic_agent import FailedElsewhereError, PeerNodes, agent_class
 from cpu_train_stack.machine.cgroups import OutOfMemoryKills
 from cpu_train_stack.machine.last_checkpoint import LastCheckpoint
 from cpu_train_stack.rank.exit import record
@@ -110,7 +110,7 @@ def run(max_restarts: int, *ends: dict[int, Failure]) -> int:
 
 def test_a_node_ends_once_the_ranks_of_all_nodes_have_succeeded() -> None:
     store = Store()
-    first, second = (Nodes(store, rank, 2, silent_seconds=300) for rank in (0, 1))
+    first, second = (PeerNodes(store, rank, 2, silent_seconds=300) for rank in (0, 1))
     assert [first.all_succeeded(), first.all_succeeded(), second.all_succeeded(), first.all_succeeded()] == [
         *(False, False),
         *(True, True),
@@ -120,7 +120,7 @@ def test_a_node_ends_once_the_ranks_of_all_nodes_have_succeeded() -> None:
 @pytest.mark.parametrize(("fault", "code"), [("failed", 7), ("silent", 1), ("store lost", 1)])
 def test_a_node_whose_ranks_succeeded_fails_with_the_others(fault: str, code: int) -> None:
     store = Store()
-    first, second = (Nodes(store, rank, 2, silent_seconds=0 if fault == "silent" else 300) for rank in (0, 1))
+    first, second = (PeerNodes(store, rank, 2, silent_seconds=0 if fault == "silent" else 300) for rank in (0, 1))
     assert not first.all_succeeded()
     if fault == "failed":
         second.fail(7)
@@ -133,7 +133,7 @@ def test_a_node_whose_ranks_succeeded_fails_with_the_others(fault: str, code: in
 def test_a_node_without_a_store_goes_on_while_its_ranks_run() -> None:
     store = Store()
     store.is_lost = True
-    Nodes(store, 1, 2, silent_seconds=300).show_life()
+    PeerNodes(store, 1, 2, silent_seconds=300).report_alive()
 
 
 def test_each_restart_is_reported_with_its_rank_and_cause(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Whatever is typed after ./inv, one line and exit code 2 come at once, or the task gets its options."""
+"""For random arguments, `./inv` runs the task, or prints one line at once and exits with code 2."""
 
 import functools
 import random

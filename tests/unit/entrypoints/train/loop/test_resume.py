@@ -98,7 +98,7 @@ def raised_while_loading(monkeypatch: pytest.MonkeyPatch, error: Exception) -> E
 def test_an_error_that_says_nothing_about_the_checkpoint_stays_what_it_is(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """It ends the rank with exit code 1, and the launcher restarts it. Nobody is told to delete the checkpoint."""
+    """The rank exits with code 1, so that the launcher restarts it. No message says to delete the checkpoint."""
     assert raised_while_loading(monkeypatch, error) is error
 
 
