@@ -61,10 +61,10 @@ def tests(image: str) -> tuple[int, str]:
     with tempfile.TemporaryDirectory(prefix="cts-inside-") as scratch:
         package = Path(scratch) / "tests"
         shutil.copytree(ROOT / TESTS, Path(scratch) / TESTS, ignore=shutil.ignore_patterns("__pycache__"))
-        for helper in ("signals.py", "synthetic_records.py"):
-            shutil.copy(ROOT / "tests" / helper, package)
-        for folder in (package, package / "unit"):
-            (folder / "__init__.py").touch()
+        for helper in (ROOT / "tests").glob("*.py"):
+            if helper.name != "conftest.py":  # its fixtures are for the host's tests
+                shutil.copy(helper, package)
+        (package / "unit" / "__init__.py").touch()
         _readable(Path(scratch))
         options = ["-p", "no:cacheprovider", "--rootdir", IMAGE_ROOT, "-q", "-ra"]
         mounts = [f"--volume={package}:{IMAGE_ROOT}/tests:ro", f"--volume={site}:{IMAGE_PYTEST}:ro"]
