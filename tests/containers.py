@@ -74,10 +74,10 @@ def left_behind() -> list[str]:
     return found
 
 
-def build(tag: str, dockerfile: str, **values: str) -> None:
-    """Build an image on the base image of the default pin. `dockerfile` names {base}, and each of `values`."""
+def build(tag: str, dockerfile: str, pin: str | None = None, **values: str) -> None:
+    """Build an image on the base image of a pin, or of the default pin. `dockerfile` names {base} and `values`."""
     argv = ["docker", "buildx", "build", "--builder", "default", "--quiet", "--tag", tag, "-"]
-    text = dockerfile.format(base=base.ensure(parse.load().pin()).reference, **values)
+    text = dockerfile.format(base=base.ensure(parse.load().pin(pin)).reference, **values)
     subprocess.run(argv, input=text, text=True, capture_output=True, check=True, timeout=600)
 
 

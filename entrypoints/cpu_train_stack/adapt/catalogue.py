@@ -21,6 +21,7 @@ from cpu_train_stack.adapt import (
     old_transformers,
     output_layer,
     process_group,
+    progress,
     ragged_batches,
     single_rank,
     step_records,
@@ -54,6 +55,7 @@ ALL: tuple[Adaptation, ...] = (
     *decoder_layers.ADAPTATIONS,
     *encoder_layers.ADAPTATIONS,
     *lora.ADAPTATIONS,
+    *progress.ADAPTATIONS,
     *step_records.ADAPTATIONS,
 )
 

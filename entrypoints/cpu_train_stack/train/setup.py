@@ -21,7 +21,16 @@ from typing import Any
 import torch
 from transformers import SchedulerType, Trainer, TrainingArguments, get_scheduler, optimization, set_seed
 
-from cpu_train_stack.adapt import catalogue, cpu, decoder_layers, encoder_layers, gradients, lora, no_padding
+from cpu_train_stack.adapt import (
+    catalogue,
+    cpu,
+    decoder_layers,
+    encoder_layers,
+    gradients,
+    lora,
+    no_padding,
+    progress,
+)
 from cpu_train_stack.adapt.adaptation import Situation
 from cpu_train_stack.cli.errors import UsageError, one_line
 from cpu_train_stack.group.banner import Announce
@@ -107,7 +116,8 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
         situation = Situation((), catalogue.versions(), "")
         no_padding.install_in_train(situation, off, functools.partial(console.note, rank=rank))
         layers = (*decoder_layers.ADAPTATIONS, *encoder_layers.ADAPTATIONS, *lora.ADAPTATIONS)
-        catalogue.install(situation, off, (*layers, gradients.BUCKETS))  # CpuTrainer exchanges rows itself
+        # CpuTrainer exchanges rows itself.
+        catalogue.install(situation, off, (*layers, gradients.BUCKETS, *progress.ADAPTATIONS))
     set_seed(arguments.seed)  # before the model is loaded: a new head has random weights
     with agreement():  # before the model: to load a sharded model is a collective
         tokenizer = pretrained.load_tokenizer(rows.task, task)

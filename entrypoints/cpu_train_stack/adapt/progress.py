@@ -1,0 +1,59 @@
+"""The progress that a TrainJob shows in its status, sent beside the training. Torch-free until used.
+
+transformers posts it from Trainer's loop, and waits up to five seconds for each answer. A server that does not
+answer would stop all ranks half of the time.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from typing import Any
+
+from cpu_train_stack.adapt.adaptation import Adaptation, Situation, on_import, since
+
+NAME = "progress"
+_SECONDS_BETWEEN = 5.0
+# At the end: how long the last update may take. transformers itself waits for five seconds.
+_LAST_SECONDS = 6.0
+
+
+def hook(_situation: Situation, module: Any) -> None:
+    """Send updates from a thread. `module`: transformers.integrations.integration_utils."""
+    callback = getattr(module, "KubeflowCallback", None)
+    original = getattr(callback, "_update_status", None)
+    if callback is None or original is None:
+        return
+
+    @functools.wraps(original)
+    def send(self: Any, *, force: bool = False, **status: Any) -> bool:
+        """Send one update, unless the last one was sent just now or is still under way."""
+        sent, sending = self.__dict__.get("_sent", (0.0, None))
+        is_busy = sending is not None and sending.is_alive()
+        if not force and (is_busy or time.monotonic() - sent < _SECONDS_BETWEEN):
+            return False
+        is_last = status.get("progress_percent") == 100
+        if is_last and is_busy:
+            sending.join(_LAST_SECONDS)
+        options = {**status, "force": True}
+        thread = threading.Thread(target=original, args=(self,), kwargs=options, name="progress", daemon=True)
+        self._sent = time.monotonic(), thread
+        thread.start()
+        if is_last:
+            thread.join(_LAST_SECONDS)
+        return True
+
+    callback._update_status = send
+
+
+ADAPTATIONS = (
+    Adaptation(
+        NAME,
+        "the progress of a TrainJob is sent beside the training, which never waits for it",
+        since(
+            "transformers", "5", "in a TrainJob whose operator asks for its progress", "transformers 4 sends none"
+        ),
+        on_import("transformers.integrations.integration_utils", hook),
+    ),
+)
