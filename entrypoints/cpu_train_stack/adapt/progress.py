@@ -15,7 +15,7 @@ from cpu_train_stack.adapt.adaptation import Adaptation, Situation, on_import, s
 
 NAME = "progress"
 _SECONDS_BETWEEN = 5.0
-# At the end: how long the last update may take. transformers itself waits for five seconds.
+# How long the end of the training waits for the last update. transformers itself waits for five seconds.
 _LAST_SECONDS = 6.0
 
 
@@ -33,7 +33,7 @@ def hook(_situation: Situation, module: Any) -> None:
         is_busy = sending is not None and sending.is_alive()
         if not force and (is_busy or time.monotonic() - sent < _SECONDS_BETWEEN):
             return False
-        is_last = status.get("progress_percent") == 100
+        is_last, started = status.get("progress_percent") == 100, time.monotonic()
         if is_last and is_busy:
             sending.join(_LAST_SECONDS)
         options = {**status, "force": True}
@@ -41,7 +41,7 @@ def hook(_situation: Situation, module: Any) -> None:
         self._sent = time.monotonic(), thread
         thread.start()
         if is_last:
-            thread.join(_LAST_SECONDS)
+            thread.join(max(0.0, started + _LAST_SECONDS - time.monotonic()))
         return True
 
     callback._update_status = send
