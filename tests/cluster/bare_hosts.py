@@ -17,7 +17,7 @@ from tests import containers, signals
 from tests.second_engine import SecondEngine
 from tooling.basis.identity import IDENTITY
 from tooling.basis.paths import ROOT
-from tooling.cluster import compose
+from tooling.cluster import users
 from tooling.cluster.keys import pair
 
 IMAGE = f"cpu-train-stack-test-host:{IDENTITY}"
@@ -118,7 +118,7 @@ class Machines:
             str(self.shared): str(self.shared),
             **(mounts or {}),
         }
-        uid, _ = compose.container_user()
+        uid, _ = users.container_user()
         docker(
             *("run", "--detach", f"--name={container}", f"--hostname=bare-{name}", f"--network={self.network}"),
             *(f"--volume={source}:{target}" for source, target in binds.items()),

@@ -9,7 +9,7 @@ import pytest
 
 from cpu_train_stack.launch.mpi import hydra
 from tests.cluster.conftest import containers, inv, networks
-from tooling.cluster import compose, leftovers, run
+from tooling.cluster import compose, leftovers, run, users
 
 NAME = "mpirun"
 ALL_REDUCE = """
@@ -84,7 +84,7 @@ def test_only_what_is_named_of_the_launchers_environment_reaches_a_rank(launcher
     assert {row["wanted"] for row in found} == {"yes"}
     assert not any(row["secret"] for row in found)
     assert "hunter2" not in done.stdout + done.stderr
-    expected = compose.container_user()[0]
+    expected = users.container_user()[0]
     assert {row["uid"] for row in found} == {expected}
     for row in found:
         for port in row["ports"]:  # type: ignore[attr-defined]  # a list of numbers
@@ -138,7 +138,7 @@ def test_a_terminal_is_refused_although_commands_run(launcher: str) -> None:
 def test_the_servers_have_no_privileges_and_their_keys_are_private(launcher: str) -> None:
     node = launcher.replace("launcher", "node-0")
     facts = json.loads(run_in(node, "python", "-c", PROCESS_FACTS).stdout)
-    assert str(compose.container_user()[0]) in facts["Uid"].split()
+    assert str(users.container_user()[0]) in facts["Uid"].split()
     assert "0" not in facts["Uid"].split()
     assert (int(facts["CapEff"], 16), int(facts["CapBnd"], 16), facts["NoNewPrivs"]) == (0, 0, "1")
     assert set(run_in(node, "ls", "/run/keys").stdout.split()) == {"authorized_keys", "ssh_host_ed25519_key"}

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from cpu_train_stack.machine import cpus as machine_cpus
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
-from tooling.cluster import compose, containers
+from tooling.cluster import containers, users
 from tooling.cluster.compose import Mount
 from tooling.cluster.nodes import detect_lost_engine
 from tooling.engine import docker
@@ -61,7 +61,7 @@ class Container:
         """The arguments of the engine's `run` for a user who can read the caller's files: see compose."""
         with closing(connect(self.engine.endpoint)) as client:
             info = client.info()
-        own = {"user": "{}:{}".format(*compose.container_user()), "group_add": compose.container_groups()}
+        own = {"user": "{}:{}".format(*users.container_user()), "group_add": users.container_groups()}
         service = containers.adapt(own, info)
         words = [f"--user={service['user']}", "--env=HOME=/tmp", "--cap-drop=ALL"]
         words += [f"--group-add={group}" for group in service.get("group_add", ())]

@@ -1,8 +1,5 @@
 """A cluster's description, and its Compose document. Pure functions."""
 
-import grp
-import os
-import pwd
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +15,7 @@ from cpu_train_stack.plan.cores import divide
 from tooling.basis import identity, yaml
 from tooling.basis.errors import MOST_CONTAINERS, MOST_RANKS, UsageError, check_all, check_at_least
 from tooling.basis.paths import COMPOSE
-from tooling.cluster import launchers
+from tooling.cluster import launchers, users
 
 PROJECT_PREFIX = f"cts-{identity.IDENTITY}-"
 LABELS = {identity.LABEL: identity.IDENTITY}
@@ -60,13 +57,6 @@ def check_launcher(launcher: str) -> None:
     """Check the name of a launcher. Raises UsageError."""
     if launcher not in LAUNCHERS:
         raise UsageError(f"--launcher is {launcher!r}, expected {' or '.join(LAUNCHERS)}")
-
-
-_LIKE_ROOT = frozenset(
-    ("root", "disk", "docker", "incus-admin", "kmem", "libvirt", "lxd", "podman", "shadow", "sudo", "wheel")
-)
-
-_NO_GROUP = 65534
 
 
 def check_memory(memory: str | None) -> None:
@@ -161,9 +151,9 @@ def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, 
 
     `keys`: the folder that tooling.cluster.keys fills, for mpirun only.
     """
-    uid, gid = container_user()
+    uid, gid = users.container_user()
     common: dict[str, Any] = {"image": spec.image, "user": f"{uid}:{gid}", "labels": LABELS}
-    if groups := container_groups():
+    if groups := users.container_groups():
         common["group_add"] = groups
     environment = {key: None if value is None else _escape(value) for key, value in spec.environment.items()}
     environment = {contract.GRACE_SECONDS: "0", **environment}  # ./inv stop and ctrl-C end the job at once
@@ -238,42 +228,6 @@ def complete(service: Mapping[str, Any]) -> dict[str, Any]:
     own = {key: value for key, value in service.items() if key != "extends"}
     merged = {key: {**extended[key], **own.get(key, {})} for key in ("environment",) if key in extended}
     return {**extended, **own, **merged}
-
-
-def container_user() -> tuple[int, int]:
-    """uid and gid of the nodes' processes: the caller's, who then owns the output. For root, 1000."""
-    return (1000, 1000) if os.geteuid() == 0 else (os.geteuid(), _own_group())
-
-
-def _own_group() -> int:
-    """The caller's group. If it is as powerful as root, as after `newgrp docker`: the account's or another one."""
-    groups = [os.getegid(), _account_group(), *sorted(os.getgroups())]
-    return next((gid for gid in groups if gid is not None and name_of(gid) not in _LIKE_ROOT), _NO_GROUP)
-
-
-def _account_group() -> int | None:
-    """The group in the caller's account. None if the account is unknown on this machine."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_gid
-    except KeyError:
-        return None
-
-
-def container_groups() -> list[str]:
-    """The caller's other groups, so that the nodes can read what the caller can read. For root, none.
-
-    None of the groups whose members are as powerful as root, for which a mounted socket or device would be enough.
-    """
-    others = set() if os.geteuid() == 0 else {*os.getgroups(), os.getegid()} - {_own_group()}
-    groups = {gid: name_of(gid) for gid in others}
-    return [str(gid) for gid, name in sorted(groups.items()) if name not in _LIKE_ROOT]
-
-
-def name_of(gid: int) -> str:
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:  # of a directory service, or none
-        return ""
 
 
 def _key_volumes(keys: Path, service: str) -> list[dict[str, Any]]:

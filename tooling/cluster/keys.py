@@ -12,7 +12,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from cpu_train_stack import contract
-from tooling.cluster.compose import LAUNCHER, ClusterSpec, container_user
+from tooling.cluster import users
+from tooling.cluster.compose import LAUNCHER, ClusterSpec
 
 USERS = """\
 root:x:0:0::/root:/usr/sbin/nologin
@@ -46,7 +47,7 @@ def generate(spec: ClusterSpec, folder: Path) -> None:
     client, servers = files(spec.node_names, contract.SSH_PORT)
     folder.mkdir(mode=0o700, parents=True)
     # sshd needs a user name. The nodes' user is the caller, whom no image knows.
-    uid, gid = container_user()
+    uid, gid = users.container_user()
     (folder / "passwd").touch(mode=0o644)
     (folder / "passwd").write_text(USERS.format(uid=uid, gid=gid), encoding="ascii")
     for service, own in zip([LAUNCHER, *spec.node_names], [client, *servers], strict=True):

@@ -22,7 +22,7 @@ from tooling.basis.errors import EngineLostError, UsageError
 from tooling.basis.files import LockedError, create_writable, locked
 from tooling.basis.paths import CACHE
 from tooling.basis.say import say
-from tooling.cluster import compose, containers, follow, keys, nodes, wait
+from tooling.cluster import compose, containers, follow, keys, nodes, users, wait
 from tooling.cluster.compose import ClusterSpec
 from tooling.engine import api
 from tooling.engine.api import Engine
@@ -168,7 +168,7 @@ def users_folder(path: Path) -> Path:
         ) from None
     if is_new or os.geteuid() != 0:
         return writable_folder(path)
-    uid, gid = compose.container_user()
+    uid, gid = users.container_user()
     found = path.stat()
     allowed = found.st_mode >> (6 if found.st_uid == uid else 3 if found.st_gid == gid else 0)
     if allowed & 0o3 != 0o3:
@@ -183,7 +183,7 @@ def writable_folder(path: Path) -> Path:
     """Create a folder that the containers' user can write to. Raises UsageError."""
     try:
         create_writable(path)
-        uid, gid = compose.container_user()
+        uid, gid = users.container_user()
         if os.geteuid() == 0:
             os.chown(path, uid, gid)
         elif gid != os.getegid() and path.stat().st_gid == os.getegid():  # after `newgrp docker`

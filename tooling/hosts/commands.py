@@ -30,6 +30,8 @@ FACTS = "; ".join(
         'echo "user $(id -u) $(id -g) $HOME"',
         """echo "memory $(sed -n 's/^MemAvailable: *//p' /proc/meminfo)\"""",
         'echo "cpus $(getconf _NPROCESSORS_ONLN)"',
+        # The user of the images, or the first ID without an account in the range that systemd leaves free.
+        "id=1000; while getent passwd $id >/dev/null; do id=$((id < 60578 ? 60578 : id + 1)); done; echo free $id",
         'echo "ssh $SSH_CONNECTION"',
         "ip -4 -o address show up | sed 's/^/address /'",
         "ss -Hltn | sed 's/^/listening /'",

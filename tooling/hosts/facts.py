@@ -9,9 +9,6 @@ from cpu_train_stack import contract
 from cpu_train_stack.machine.cpus import Cpu, parse_model
 from tooling.hosts.job import Job
 
-# User and group of the containers if the ssh user is root: ranks never run as root.
-NOT_ROOT = ("1000", "1000")
-
 
 @dataclass(frozen=True)
 class Facts:
@@ -19,11 +16,12 @@ class Facts:
 
     `ssh_address` and `ssh_port`: the host's end of the ssh connection. `clock`: by how many seconds the host's
     clock is ahead of this machine's, give or take `clock_error`. `image_content`: equal on hosts with the same
-    image, whose ID is another one where Docker keeps images in containerd.
+    image, whose ID is another one where Docker keeps images in containerd. `free_uid`: an ID without an account.
     """
 
     uid: str
     gid: str
+    free_uid: str
     home: str
     free_bytes: int
     cpus: int
@@ -39,8 +37,11 @@ class Facts:
 
     @property
     def container_user(self) -> tuple[str, str]:
-        """The uid and gid of the ranks: those of the ssh user, who then owns the output, but never root's."""
-        return NOT_ROOT if self.uid == "0" else (self.uid, self.gid)
+        """The uid and gid of the ranks: those of the ssh user, who then owns the output, but never root's.
+
+        For root, IDs of nobody: a user with the same uid could read the job's secrets.
+        """
+        return (self.free_uid, self.free_uid) if self.uid == "0" else (self.uid, self.gid)
 
 
 def parse(text: str) -> Facts:
@@ -63,6 +64,7 @@ def parse(text: str) -> Facts:
     return Facts(
         uid=uid,
         gid=gid,
+        free_uid=str(int(lines["free"][0])),
         home=home,
         free_bytes=int(lines["memory"][0].split()[0]) << 10,
         cpus=int(lines["cpus"][0]),

@@ -1,6 +1,7 @@
 """The containers in which `./inv bench` measures: their user, their variables and their CPUs."""
 
 import os
+import pwd
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,8 +16,8 @@ from invoke.exceptions import Exit
 from tooling.basis.errors import UsageError
 from tooling.bench import attention, collectives, launch, measure, output, scaling
 from tooling.bench.measure import Container
-from tooling.cluster import compose
 from tooling.cluster import run as cluster
+from tooling.cluster import users
 from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.run import Outcome
 from tooling.engine import docker, podman
@@ -58,7 +59,9 @@ def test_a_container_reads_what_the_caller_can_read(
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     monkeypatch.setattr(os, "getegid", lambda: 0 if uid == 0 else 100)
     monkeypatch.setattr(os, "getgroups", lambda: [999, 100, 4, 27])
-    monkeypatch.setattr(compose, "name_of", {27: "sudo"}.get)
+    monkeypatch.setattr(users, "name_of", {27: "sudo"}.get)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    monkeypatch.delenv("SUDO_UID", raising=False)
     monkeypatch.setattr(
         measure, "connect", lambda _endpoint: SimpleNamespace(info=lambda: info, close=lambda: None)
     )

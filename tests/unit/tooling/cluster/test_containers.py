@@ -12,7 +12,7 @@ from docker.errors import APIError, NotFound
 
 from cpu_train_stack.machine.facts import Core
 from tooling.basis.errors import UsageError
-from tooling.cluster import compose, containers, nodes
+from tooling.cluster import compose, containers, nodes, users
 from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.containers import adapt
 from tooling.engine import docker, find
@@ -76,7 +76,7 @@ def test_the_nodes_have_the_callers_other_groups(
     monkeypatch.setattr(os, "geteuid", lambda: 1001)
     monkeypatch.setattr(os, "getegid", lambda: 100)
     monkeypatch.setattr(os, "getgroups", lambda: [2000, 100, 44, 27])
-    monkeypatch.setattr(compose, "name_of", {27: "sudo"}.get)
+    monkeypatch.setattr(users, "name_of", {27: "sudo"}.get)
     assert adapt(service(), info).get("group_add") == expected
 
 
@@ -103,8 +103,30 @@ def test_a_group_like_root_is_not_the_containers_after_newgrp(
     monkeypatch.setattr(os, "getgroups", lambda: groups)
     accounts = {} if account is None else {1001: SimpleNamespace(pw_gid=account)}
     monkeypatch.setattr(pwd, "getpwuid", accounts.__getitem__)
-    monkeypatch.setattr(compose, "name_of", {27: "docker"}.get)
-    assert (compose.container_user(), compose.container_groups()) == (user, others)
+    monkeypatch.setattr(users, "name_of", {27: "docker"}.get)
+    assert (users.container_user(), users.container_groups()) == (user, others)
+
+
+@pytest.mark.parametrize(
+    ("accounts", "sudo", "expected"),
+    [
+        ((0,), {}, (1000, 1000)),
+        ((0, 1000, 60578), {}, (60579, 60579)),
+        ((0, 1000), {"SUDO_UID": "1000", "SUDO_GID": "100"}, (1000, 100)),
+        ((0, 1000), {"SUDO_UID": "0", "SUDO_GID": "0"}, (60578, 60578)),
+    ],
+    ids=["no account", "accounts", "sudo", "sudo of root"],
+)
+def test_no_user_has_the_uid_of_roots_containers(
+    accounts: tuple[int, ...], sudo: dict[str, str], expected: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(pwd, "getpwuid", dict.fromkeys(accounts, "an account").__getitem__)
+    for name in ("SUDO_UID", "SUDO_GID"):
+        monkeypatch.delenv(name, raising=False)
+        if name in sudo:
+            monkeypatch.setenv(name, sudo[name])
+    assert users.container_user() == expected
 
 
 def test_a_node_may_read_the_hosts_folders_under_selinux() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from cpu_train_stack import contract
 from tooling.basis.errors import UsageError
-from tooling.cluster import compose, containers, follow, nodes, up
+from tooling.cluster import compose, containers, follow, nodes, up, users
 from tooling.cluster import run as cluster
 from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.nodes import Node
@@ -90,7 +90,7 @@ def test_an_existing_output_folder_keeps_its_owner(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(os, "chown", lambda path, *_: changed.append(path))
     user = (tmp_path.stat().st_uid + 1, tmp_path.stat().st_gid + 1)  # neither owner nor group
-    monkeypatch.setattr(compose, "container_user", lambda: user)
+    monkeypatch.setattr(users, "container_user", lambda: user)
     changed: list[Path] = []
     cluster.users_folder(tmp_path / "new")
     assert changed == [tmp_path / "new"]

@@ -17,6 +17,7 @@ from tooling.pins import parse
 
 FACTS = """\
 user 1001 100 /home/me and you
+free 60578
 memory 16000000 kB
 cpus 32
 ssh 10.1.0.9 50000 10.1.0.1 2201
@@ -117,7 +118,7 @@ def test_the_answer_of_a_host_is_parsed() -> None:
     assert (its.ssh_address, its.ssh_port, its.listening) == ("10.1.0.1", "2201", frozenset({2201, 29500}))
     assert its.cpu.features == ("avx512f", "avx2")
     assert its.container_user == ("1001", "100")
-    assert replace(its, uid="0").container_user == ("1000", "1000")
+    assert replace(its, uid="0").container_user == ("60578", "60578")
 
 
 @pytest.mark.parametrize(
@@ -129,6 +130,7 @@ def test_the_answer_of_a_host_is_parsed() -> None:
         ("2: eth0 ", "2: $(id) "),
         ("10.0.0.1/24", "10.0.0.1.5/24"),
         ("user 1001", "user 1;id"),
+        ("free 60578", "free 1;id"),
     ],
 )
 def test_a_host_cannot_choose_the_text_of_a_command_on_another_host(old: str, new: str) -> None:
