@@ -12,11 +12,16 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NoReturn
 
 from cpu_train_stack import contract
 from cpu_train_stack.cli.errors import UsageError, error_of_name, one_line
 from cpu_train_stack.cli.say import say
+from cpu_train_stack.machine import last_checkpoint
 from cpu_train_stack.plan import preload
 from cpu_train_stack.rank import start, tracebacks
 from cpu_train_stack.rank.exit import exit_failed, exit_finished, record, report_usage_error
@@ -35,14 +40,16 @@ def main() -> NoReturn:
     environment, preloaded = start.read_exported(os.environ)
     # The stack's launchers record how their ranks end. In a group there is no handler: it would not run while the
     # main thread waits in a collective, and SIGTERM must end the rank then, too.
-    if contract.RECORDS not in os.environ and environment.world_size == 1:
+    is_alone = contract.RECORDS not in os.environ and environment.world_size == 1
+    if is_alone:
         record_sigterm()
     for warning in preload.verify(preloaded):
         say(f"warning: rank {environment.rank}: {warning}")
     command, *argv = sys.argv[1:]
     why = ""
     try:
-        code = work(command, argv, environment, preloaded)
+        with _own_launcher() if is_alone and command == "train" else nullcontext():
+            code = work(command, argv, environment, preloaded)
     except UsageError as error:
         code, why = report_usage_error(error), str(error)
     except SystemExit as error:
@@ -78,6 +85,15 @@ def _initialize_openmp() -> None:
         library.omp_get_num_procs()
 
 
+@contextmanager
+def _own_launcher() -> Iterator[None]:
+    """Give `train` the folder in which a launcher asks its ranks for a last checkpoint: this rank asks itself."""
+    last_checkpoint.grace_seconds(os.environ)
+    with TemporaryDirectory(prefix="cpu-train-stack-") as folder:
+        os.environ[contract.DRAIN] = folder
+        yield
+
+
 def record_sigterm() -> None:
     """Record a SIGTERM before it ends this process, as any process, unless the script handles the signal.
 
@@ -101,6 +117,8 @@ def _handle_sigterm() -> None:
     is_main = threading.current_thread() is threading.main_thread()  # only there, Python lets a handler be set
     if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, stop)
+        if contract.DRAIN in os.environ:
+            last_checkpoint.LastCheckpoint(Path(os.environ[contract.DRAIN]), os.environ).handle()
 
 
 def _finish_records(event: str, why: str) -> None:
