@@ -48,10 +48,12 @@ class PyTorchJob(Request):
             "restartPolicy": "OnFailure" if self.max_restarts else "Never",
             "template": pods.template(pods.training_pod(self, container)),
         }
+        # The job fails when the restarts of all pods reach backoffLimit (training-operator's PastBackoffLimit). If
+        # the first pod is lost, all pods restart.
+        restarts_of_pods = self.max_restarts * self.nodes + 1 if self.max_restarts else 0
         spec = {
             "nprocPerNode": str(pods.operator_ranks(self)),
-            # backoffLimit counts the restarts of all pods. If the first worker is lost, all pods restart.
-            "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": self.max_restarts * self.nodes},
+            "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": restarts_of_pods},
             "elasticPolicy": {
                 "rdzvBackend": "c10d",
                 "minReplicas": self.nodes,
