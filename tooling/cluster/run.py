@@ -232,7 +232,7 @@ def _torn_down(name: str, endpoint: str) -> Iterator[None]:
         raise
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | SystemExit):
-            say(f"removing cluster {name}")
+            say(f"removing cluster {name}; its output and log stay")
         with signals.delayed():
             try:
                 remove(name, endpoint)

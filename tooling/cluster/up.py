@@ -139,7 +139,11 @@ def down(name: str | None) -> None:
     """Remove a cluster. Without a name: the only running cluster. Also one of which only the network is left."""
     projects = {one for engine in api.running() for one in containers.projects_of_networks(engine.endpoint)}
     left = [one.removeprefix(compose.PROJECT_PREFIX) for one in projects if one.startswith(compose.PROJECT_PREFIX)]
-    chosen = _choose(name, sorted({*running(), *left}))
+    found = sorted({*running(), *left})
+    if not found and name is None:
+        say("no cluster is running: nothing to remove")
+        return
+    chosen = _choose(name, found)
     run.take_down(chosen)
     say(f"cluster {chosen} is down")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 from cpu_train_stack import contract
 from cpu_train_stack.cli import printable
@@ -36,6 +37,15 @@ def error_of_name(error: OSError, *more: int) -> UsageError | None:
     name = ascii(os.fsdecode(error.filename) if isinstance(error.filename, bytes) else str(error.filename))
     shown = name if len(name) < _LONGEST_NAME else f"{name[:_LONGEST_NAME]}...'"
     return UsageError(f"{shown}: {error.strerror}: check the path and its mode")
+
+
+def where(path: str) -> str:
+    """What to do about a path that does not exist: the usual mistake is a path of the host."""
+    inside = Path(contract.DATA, Path(path).name)
+    try:
+        return f"did you mean '{inside}'?" if inside.exists() else "check the path and the mount"
+    except (OSError, ValueError):
+        return "check the path and the mount"
 
 
 class MeetingError(UsageError):

@@ -18,7 +18,7 @@ from pathlib import Path
 from cpu_train_stack import contract
 from cpu_train_stack.adapt import catalogue, process_group, single_rank
 from cpu_train_stack.adapt.adaptation import Situation
-from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError, where
 from cpu_train_stack.cli.options import (
     DEFAULT_TIMEOUT_SECONDS,
     default_backend,
@@ -102,7 +102,10 @@ def prepare(argv: Sequence[str]) -> Script:
     script = parse(argv)
     catalogue.switched_off(script.no_adapt, script.adapt)
     if not script.is_module and not os.path.isfile(script.target):  # noqa: PTH113 - Path raises for a long name
-        raise UsageError(f"run: {script.target!r} is not a file, expected a Python script (or -m MODULE)")
+        raise UsageError(
+            f"run: {script.target!r} is not a file, expected a Python script (or -m MODULE): "
+            f"{where(script.target)}"
+        )
     if not script.is_module:
         _check_text(Path(script.target))
     return script

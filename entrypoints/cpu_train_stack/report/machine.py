@@ -36,7 +36,7 @@ def facts(job: Job) -> dict[str, str]:
         "process group": start.backend,
         "ranks": f"{job.world_size} on {count(job.nodes, 'node')}",
         "CPU": start.cpu_model,
-        "bf16": start.bf16,
+        "instructions for bf16": start.bf16,
         "CPUs of a rank": str(len(start.cores)) if start.cores else "",
         "threads of a rank": str(start.threads or ""),
         "rows per step": f"{start.rows_per_step:,} of all ranks" if start.rows_per_step else "",

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 _FIRST_STEPS = 50
 # The first steps are enough to compare two runs.
 _LISTED_LOSSES = 1000
+# Measured while a job trains.
+_MEASURED = (
+    *("train_samples_per_second", "train_tokens_per_second", "peak_memory_bytes", "metric_before"),
+    *("tokens_computed", "tokens_useful", "tokens_computed_per_useful"),
+)
 _PACKAGES = ("torch", "transformers", "accelerate", "peft", "tokenizers", "datasets", "numpy", "scikit-learn")
 
 
@@ -47,7 +52,7 @@ def document(
     window = int(arguments.logging_steps) if arguments.logging_steps >= 1 else 10
     first, last = window_means(losses, window)
     rate = trainer.speed.rate() if trained else None
-    return {
+    found = {
         "pin": os.environ.get(contract.PIN),
         "image": os.environ.get(contract.IMAGE),
         "task": setup.rows.task,
@@ -79,6 +84,16 @@ def document(
         # Rows differ in length: compare speeds by tokens.
         "train_tokens_per_second": rate * tokens.useful / tokens.rows if rate and tokens.rows else None,
     }
+    return {**found, **(_measured_before(Path(arguments.output_dir), state.global_step) if rate is None else {})}
+
+
+def _measured_before(output: Path, steps: int) -> dict[str, Any]:
+    """The measurements of the training, if the job that has written them is now only evaluated again."""
+    try:
+        earlier = json.loads((output / folder.RESULT).read_text(encoding="utf-8"))
+        return {key: earlier[key] for key in _MEASURED} if earlier["steps"] == steps else {}
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return {}
 
 
 def _flags(task: TaskArguments) -> dict[str, Any]:

@@ -157,7 +157,13 @@ class CpuTrainer(Trainer):
             self.add_callback(resume.BestCheckpoint(state.best_model_checkpoint))
             self.train(resume_from_checkpoint=str(checkpoint))
             return
+        console.note(
+            f"{checkpoint.name} is the end of this job: no step is left to train", self.args.process_index
+        )
         self.load(checkpoint)
+        # Those of the rank that saved the checkpoint, rank 0.
+        state.is_world_process_zero = self.is_world_process_zero()
+        state.is_local_process_zero = self.is_local_process_zero()
         self.state = state
         self.losses.restore(state)
         if self.args.load_best_model_at_end and state.best_model_checkpoint:

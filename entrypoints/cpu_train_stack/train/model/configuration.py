@@ -33,7 +33,7 @@ def read(arguments: TaskArguments, labels: bool = False) -> Any:
     try:
         return transformers.AutoConfig.from_pretrained(name, revision=arguments.model_revision)
     except Exception as error:
-        raise UsageError(f"model '{given}' cannot be loaded: {first_line(error)}: check the name") from error
+        raise UsageError(f"model '{given}' cannot be loaded: {first_line(error)}: {remedy(error)}") from error
 
 
 def text_of(config: Any) -> Any:
@@ -110,4 +110,10 @@ def head_of(model: Any, auto: Any) -> list[str]:
 def first_line(error: BaseException) -> str:
     """The first line of an error's message; its type if it has no message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def remedy(error: BaseException) -> str:
+    """What to do about a model that cannot be loaded."""
+    is_far = "couldn't connect to" in str(error) or "offline mode" in str(error)
+    return "mount the model's folder, or check the network and its proxy" if is_far else "check the name"

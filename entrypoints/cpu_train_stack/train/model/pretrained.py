@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from cpu_train_stack.cli import packages
-from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError, where
 from cpu_train_stack.train.data.labels import REGRESSION
 from cpu_train_stack.train.data.types import Rows
 from cpu_train_stack.train.flags.arguments import TASKS, TaskArguments
@@ -64,7 +64,7 @@ def check_folder(name: str) -> None:
         raise UsageError(f"'{closed[0]}' cannot be read by user {os.getuid()}: change its mode (chmod -R a+rX)")
     if not folder.exists():
         if name.startswith(("/", ".", "~")) or name.count("/") > 1:
-            raise UsageError(f"model folder '{name}' does not exist; check the path and the mount")
+            raise UsageError(f"model folder '{name}' does not exist: {where(name)}")
         return
     if not folder.is_dir():
         raise UsageError(f"model '{name}' is a file, expected a folder with config.json and model.safetensors")
@@ -72,6 +72,11 @@ def check_folder(name: str) -> None:
     if base is not None:
         if not any((folder / weights).is_file() for weights in adapters.WEIGHTS):
             raise UsageError(f"adapter folder '{name}' has no weights, expected {adapters.WEIGHTS[0]}")
+        if base.startswith("/") and not Path(base).exists():
+            raise UsageError(
+                f"'{name}' is an adapter of the model '{base}', which does not exist: mount its folder there, as "
+                "in the training, or use the merged model that train --merge_adapter writes"
+            )
         check_folder(base)
         return
     if not (folder / "config.json").is_file():
@@ -143,8 +148,8 @@ def load(
             model, info = auto.from_pretrained(weights, output_loading_info=True, **options)
     except Exception as error:
         raise UsageError(
-            f"model '{name}' cannot be loaded for {rows.task}: {first_line(error)}: check the name, or copy the "
-            "model again"
+            f"model '{name}' cannot be loaded for {rows.task}: {first_line(error)}: "
+            f"{configuration.remedy(error)}, or copy the model again"
         ) from error
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         raise UsageError(

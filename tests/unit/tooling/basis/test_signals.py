@@ -64,7 +64,7 @@ def test_other_threads_are_not_interrupted_anyway() -> None:
 
 @pytest.mark.parametrize(
     ("end", "said"),
-    [(interrupt, "removing cluster test\n"), (lambda: None, "")],
+    [(interrupt, "removing cluster test; its output and log stay\n"), (lambda: None, "")],
     ids=["Ctrl-C twice", "Ctrl-C at the end"],
 )
 def test_a_cluster_is_removed_completely(
