@@ -1,7 +1,7 @@
 """Use the CPU in scripts that do not ask for it, and keep accelerate from copying the model.
 
 Since accelerate 1.13, a rank without CUDA and without `use_cpu` is a separate job: every rank silently trains on
-all rows, and `bf16` is refused ("You need to assign use_cpu"). transformers before 4.32 calls the field no_cuda.
+all rows. transformers refuses `bf16` ("You need to assign use_cpu"), as 4.24 did. Before 4.32, the field is no_cuda.
 `_no_trainer` scripts create accelerate's Accelerator themselves, which needs the same setting.
 
 Since accelerate 0.29, the device of a rank in a group is `cpu:N`, which torch treats as another device than `cpu`:
@@ -100,7 +100,7 @@ ADAPTATIONS = (
     Adaptation(
         _TRAINER,
         "TrainingArguments get use_cpu: without it, each rank would be a separate job",
-        (Releases("transformers"),),
+        (Releases("transformers", "4.52"), Releases("accelerate", "1.13"), Releases("transformers", until="4.31")),
         on_import("transformers.training_args", _imply_use_cpu),
         when=_NOT_SET,
         obstacle=_is_given,
@@ -108,7 +108,7 @@ ADAPTATIONS = (
     Adaptation(
         _ACCELERATOR,
         "accelerate's Accelerator gets cpu=True: without it, each rank would be a separate job",
-        (Releases("accelerate"),),
+        (Releases("accelerate", "1.13"), Releases("accelerate", until="0.21")),
         on_import(STATE_MODULE, _imply_accelerator_cpu),
         when=_NOT_SET,
         obstacle=_is_given,

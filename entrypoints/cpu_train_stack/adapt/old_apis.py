@@ -292,7 +292,7 @@ ADAPTATIONS = (
     Adaptation(
         _MOVED,
         "names such as trainer.ALL_LAYERNORM_LAYERS can be imported from their old modules",
-        (_OF_TRANSFORMERS,),
+        (Releases("transformers", "4.31"),),  # the first of them; most since 5.0
         _install_moved,
         when=_USED,
     ),
