@@ -14,7 +14,7 @@ from cpu_train_stack.cli.say import say
 # The newest releases with which `./inv dev canaries` has found every adaptation needed.
 SEEN = {
     "torch": "2.13.0",
-    "transformers": "5.23.0",
+    "transformers": "5.24.0",
     "accelerate": "1.15.0",
     "datasets": "5.2.0",
     "evaluate": "0.4.6",

@@ -244,6 +244,7 @@ ADAPTATIONS = (
         (_OF_TRANSFORMERS,),
         on_import("transformers.utils", _add_telemetry),
         when=_USED,
+        upstream="huggingface/transformers#41168",
     ),
     Adaptation(
         _OFFLINE,

@@ -291,7 +291,7 @@ ADAPTATIONS = (
             _releases(flag),
             functools.partial(_install, flag),
             when="on the command line",
-            upstream="huggingface/transformers#41017" if flag.gone == "5.0.0" else "",
+            upstream=flag.upstream,
             obstacle=functools.partial(_is_absent, flag),
         )
         for name, flag in OLD_FIELDS.items()
