@@ -1,8 +1,9 @@
 """Use the CPU in scripts that do not ask for it, and keep accelerate from copying the model.
 
 Since accelerate 1.13, a rank without CUDA and without `use_cpu` is a separate job: every rank silently trains on
-all rows. transformers 4.24, and 4.52 and newer, refuse `bf16` ("You need to assign use_cpu"). Before 4.32, the field
-is called no_cuda. `_no_trainer` scripts create accelerate's Accelerator themselves, which needs the same setting.
+all rows. transformers 4.24, and 4.52 and newer, refuse `bf16` ("You need to assign use_cpu"). Before 4.32, the
+field is called no_cuda. `_no_trainer` scripts create accelerate's Accelerator themselves, which needs the same
+setting.
 
 Since accelerate 0.29, the device of a rank in a group is `cpu:N`, which torch treats as another device than `cpu`:
 the `model.to(device)` of Trainer and of `Accelerator.prepare` copies every weight. Weights that are mapped from
