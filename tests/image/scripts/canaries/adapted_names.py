@@ -96,8 +96,11 @@ def removed_torch_tpu() -> bool:
 def accelerator_names() -> bool:
     accelerator = hook(accelerate, "Accelerator", "project_dir")
     hook(accelerate.DistributedType, "XLA")
-    is_renamed = "logging_dir" not in inspect.signature(accelerator).parameters
-    return is_renamed or lacks("accelerate:Accelerator", "use_fp16") or lacks("accelerate:DistributedType", "TPU")
+    try:
+        accelerator(cpu=True, logging_dir="/tmp/canaries")
+    except TypeError:
+        return True
+    return lacks("accelerate:Accelerator", "use_fp16") or lacks("accelerate:DistributedType", "TPU")
 
 
 def moved_names() -> bool:
@@ -121,6 +124,7 @@ def trainer_methods() -> bool:
 
     def step(kind: Any) -> None:
         trainer = kind(Halves(), arguments())
+        trainer.current_gradient_accumulation_steps = 1
         trainer.training_step(trainer.model, {"labels": torch.ones(1)}, num_items_in_batch=torch.tensor(1))
 
     hook(Trainer, "_maybe_log_save_evaluate", "tr_loss", "model", "trial", "epoch", "ignore_keys_for_eval")
@@ -135,11 +139,12 @@ def trainer_methods() -> bool:
 
 
 def trainer_tokenizer() -> bool:
-    parameters = inspect.signature(Trainer).parameters
     hook(transformers.trainer_callback.CallbackHandler, "add_callback", "callback")
-    if "tokenizer" not in parameters and "processing_class" not in parameters:
-        raise Moved("Trainer has neither tokenizer nor processing_class")
-    return "tokenizer" not in parameters or not hasattr(Trainer, "tokenizer")
+    Trainer(Halves(), arguments(), processing_class=None)
+    try:
+        return not hasattr(Trainer(Halves(), arguments(), tokenizer=None), "tokenizer")
+    except TypeError:
+        return True
 
 
 def removed_trainer_names() -> bool:
