@@ -26,8 +26,7 @@ from typing import Any
 
 from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, after_creation, on_import
 
-_NAME = "loss-scale"
-_ITEMS = "num_items_in_batch"
+_NAME, _ITEMS = "loss-scale", "num_items_in_batch"
 _OVER_RANKS = "average_tokens_across_devices"
 _RANKS = frozenset({"num_processes", "world_size", "get_world_size"})
 _STEPS = frozenset({"gradient_accumulation_steps", "current_gradient_accumulation_steps"})
@@ -294,11 +293,8 @@ def _hook(situation: Situation, module: Any) -> None:
 
 ADAPTATIONS = (
     Adaptation(
-        _NAME,
-        "Trainer scales only what the number of labels divides by ranks and accumulation steps",
-        (Releases("transformers", "4.49"),),
-        on_import("transformers.trainer", _hook),
-        when="with several ranks or accumulation steps",
-        upstream="huggingface/transformers#47688",
+        _NAME, "Trainer scales only what the number of labels divides by ranks and accumulation steps",
+        (Releases("transformers", "4.49"),), on_import("transformers.trainer", _hook),
+        when="with several ranks or accumulation steps", upstream="huggingface/transformers#47688",
     ),
-)
+)  # fmt: skip

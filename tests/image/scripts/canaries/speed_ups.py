@@ -154,7 +154,8 @@ def lora() -> bool:
     from peft.tuners.lora.layer import Linear as LoraLinear
 
     hook(LoraLinear, "forward", "x")
-    hook(LoraLinear, "merge")
+    if "merge" not in vars(LoraLinear):  # its base has one that only raises
+        raise Moved("peft's Linear has no merge of its own")
     model = get_peft_model(torch.nn.Sequential(torch.nn.Linear(4, 4)), LoraConfig(target_modules=["0"], r=2))
     layer = next(module for module in model.modules() if isinstance(module, LoraLinear))
     names = ("base_layer", "lora_A", "lora_B", "lora_dropout", "scaling", "active_adapters", "disable_adapters")
