@@ -86,7 +86,7 @@ class Releases:
 class Adaptation:
     """`summary`: its effect in one line. `install`: hook the modules that it changes.
 
-    `releases`: where it is needed, one for each package; empty if it depends on none. `when`: in which scripts.
+    `releases`: it is needed in any of these; empty if it depends on no package. `when`: in which scripts.
     `obstacle`: returns why it has no effect in a situation, None if it has. `upstream`: the issue or change behind
     it, empty if unknown. `is_default`: whether `run` makes it without --adapt.
 
