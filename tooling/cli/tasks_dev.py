@@ -4,6 +4,7 @@ from typing import Annotated
 
 from tooling.basis.console import JsonOption
 from tooling.basis.say import say
+from tooling.checks import canaries as canaries_of
 from tooling.checks import conformance as torch_conformance
 from tooling.checks import differential as compared
 from tooling.checks import fresh as fresh_machine
@@ -14,7 +15,7 @@ from tooling.checks.emulate import guest
 from tooling.checks.faults import reliability
 from tooling.cli.options import task
 from tooling.image import reproduce as reproduced
-from tooling.image.choice import TORCH_SOURCES, PinOption, TorchSourceOption, WithOption
+from tooling.image.choice import TORCH_SOURCES, PinOption, SetOption, TorchSourceOption, WithOption
 from tooling.pins import choose, parse
 from tooling.pins.pin import TorchSource
 from tooling.wheels import added, check, locks
@@ -63,6 +64,17 @@ def conformance(
 ) -> None:
     """Run torch's own suite for process groups with ccl and with gloo, and compare."""
     torch_conformance.run(pin, ranks, only, json)
+
+
+@task
+def canaries(
+    pin: PinOption = None,
+    set_: SetOption = (),
+    newest: Annotated[bool, "with the newest transformers, accelerate, peft, datasets and evaluate"] = False,
+    json: JsonOption = False,
+) -> None:
+    """Show for each adaptation whether the releases in an image still need it, and whether its hooks exist."""
+    canaries_of.run(pin, set_, newest, json)
 
 
 @task

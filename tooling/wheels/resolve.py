@@ -4,7 +4,7 @@ pip downloads metadata only, if an index provides it.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,12 @@ def resolve(pin: Pin) -> tuple[list[LockedWheel], list[LockedWheel]]:
     """
     # --no-deps: only dynamically linked programs need its dependencies.
     return _resolve(pin, pin.requirements, []), _resolve(pin, pin.build_requirements, ["--no-deps"])
+
+
+def newest(pin: Pin, names: Collection[str]) -> dict[str, str]:
+    """The newest releases of these packages, by name, that fit together and with the pin's other packages."""
+    kept = [line for line in pin.requirements if line.partition("==")[0] not in names]
+    return {wheel.name: wheel.version for wheel in _resolve(pin, [*kept, *names], []) if wheel.name in names}
 
 
 def _resolve(pin: Pin, requirements: Sequence[str], options: list[str]) -> list[LockedWheel]:

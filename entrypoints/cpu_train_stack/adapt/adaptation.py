@@ -11,6 +11,14 @@ from cpu_train_stack.cli import packages
 from cpu_train_stack.cli.import_hooks import after_import
 from cpu_train_stack.cli.say import say
 
+# The newest releases with which `./inv dev canaries` has found every adaptation needed.
+SEEN = {
+    "torch": "2.13.0",
+    "transformers": "5.24.0",
+    "accelerate": "1.15.0",
+    "datasets": "5.2.0",
+    "evaluate": "0.4.6",
+}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 PACKAGES = ("transformers", "accelerate", "evaluate", "datasets", "torch", packages.IPEX)
 
@@ -53,23 +61,66 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Adaptation:
-    """`summary`: its effect in one line.
+class Releases:
+    """The releases of a package that need an adaptation: from `since`, before `until`. None: no such limit."""
 
-    `check`: whether it applies. `install`: hook the modules that it changes. `is_default`: whether `run` makes it
-    without --adapt.
+    package: str
+    since: str | None = None
+    until: str | None = None
+
+    def problem(self, situation: Situation) -> str | None:
+        """Why the installed release is not one of them, None if it is."""
+        if self.package not in situation.versions:
+            return f"{self.package} is not installed"
+        if self.since and situation.before(self.package, self.since):
+            return f"it is for {self.package} {self.since} and newer"
+        if self.until and situation.since(self.package, self.until):
+            return f"{self.package} {self.until} and newer do not need it"
+        return None
+
+    def has(self, situation: Situation) -> bool:
+        return self.problem(situation) is None
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """`summary`: its effect in one line. `install`: hook the modules that it changes.
+
+    `releases`: it is needed in any of these; empty if it depends on no package. `when`: in which scripts.
+    `obstacle`: returns why it has no effect in a situation, None if it has. `upstream`: the issue or change behind
+    it, empty if unknown. `is_default`: whether `run` makes it without --adapt.
+
+    tests/image/scripts/canaries shows for each whether a release of the libraries still needs it.
     """
 
     name: str
     summary: str
-    check: Callable[[Situation], Verdict]
+    releases: tuple[Releases, ...]
     install: Callable[[Situation], None]
+    when: str = ""
+    upstream: str = ""
+    obstacle: Callable[[Situation], str | None] | None = None
     is_default: bool = True
 
+    def check(self, situation: Situation) -> Verdict:
+        """Whether it applies."""
+        problems = [one.problem(situation) for one in self.releases]
+        problem = problems[0] if problems and all(problems) else None
+        if problem is None and self.obstacle is not None:
+            problem = self.obstacle(situation)
+        return Verdict(problem is None, problem or self.when)
 
-def on_import(module: str, hook: Callable[[Situation, Any], None]) -> Callable[[Situation], None]:
-    """An `install` that calls `hook` when the script imports `module`."""
-    return lambda situation: after_import(module, functools.partial(hook, situation))
+
+def on_import(
+    module: str, hook: Callable[[Situation, Any], None], releases: Releases | None = None
+) -> Callable[[Situation], None]:
+    """An `install` that calls `hook` when the script imports `module`. `releases`: only in these."""
+
+    def install(situation: Situation) -> None:
+        if releases is None or releases.has(situation):
+            after_import(module, functools.partial(hook, situation))
+
+    return install
 
 
 def before_method(owner: Any, name: str, change: Callable[[Any, dict[str, Any]], None]) -> None:
@@ -124,23 +175,3 @@ def is_plain(module: Any, expected: type) -> bool:
         and "forward" not in vars(module)
         and not any(getattr(module, name, None) for name in _HOOKS)
     )
-
-
-def removed_in(package: str, version: str) -> Callable[[Situation], Verdict]:
-    """A `check` for a name that the package removed in `version`."""
-
-    return since(
-        package, version, "if the script uses it", f"{package} before {version.rpartition('.')[0]} has it"
-    )
-
-
-def since(package: str, version: str, when: str, before: str) -> Callable[[Situation], Verdict]:
-    """A `check` for what needs a `version` of the package. `before`: why it does not apply to older versions."""
-
-    def check(situation: Situation) -> Verdict:
-        if package not in situation.versions:
-            return Verdict(False, f"{package} is not installed")
-        applies = situation.since(package, version)
-        return Verdict(applies, when if applies else before)
-
-    return check

@@ -180,6 +180,7 @@ def _balance_trainer(situation: Situation, module: Any) -> None:
 ADAPTATIONS = (
     Adaptation(
         NAME, "all ranks of Trainer get nearly the same work; a step has the same rows",
-        no_padding.check, on_import("transformers.trainer", _balance_trainer),
+        (no_padding.RELEASES,), on_import("transformers.trainer", _balance_trainer),
+        when="if Trainer trains with several ranks",
     ),
 )  # fmt: skip

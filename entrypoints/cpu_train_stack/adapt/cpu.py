@@ -1,8 +1,9 @@
 """Use the CPU in scripts that do not ask for it, and keep accelerate from copying the model.
 
 Since accelerate 1.13, a rank without CUDA and without `use_cpu` is a separate job: every rank silently trains on
-all rows, and `bf16` is refused ("You need to assign use_cpu"). transformers before 4.32 calls the field no_cuda.
-`_no_trainer` scripts create accelerate's Accelerator themselves, which needs the same setting.
+all rows. transformers 4.24, and 4.52 and newer, refuse `bf16` ("You need to assign use_cpu"). Before 4.32, the
+field is called no_cuda. `_no_trainer` scripts create accelerate's Accelerator themselves, which needs the same
+setting.
 
 Since accelerate 0.29, the device of a rank in a group is `cpu:N`, which torch treats as another device than `cpu`:
 the `model.to(device)` of Trainer and of `Accelerator.prepare` copies every weight. Weights that are mapped from
@@ -19,8 +20,8 @@ from typing import Any, Callable
 
 from cpu_train_stack.adapt.adaptation import (
     Adaptation,
+    Releases,
     Situation,
-    Verdict,
     after_creation,
     before_method,
     on_import,
@@ -80,12 +81,8 @@ def remove_device_index(module: Any, report: Callable[[str], None] | None = None
     after_creation(module.PartialState, remove)
 
 
-def _check_use_cpu(package: str, situation: Situation) -> Verdict:
-    if package not in situation.versions:
-        return Verdict(False, f"{package} is not installed")
-    if "--use_cpu" in situation.arguments or "--no_cuda" in situation.arguments:
-        return Verdict(False, "the command line sets it")
-    return Verdict(True, "if the script does not set it, and torch finds no GPU")
+def _is_given(situation: Situation) -> str | None:
+    return "the command line sets it" if {"--use_cpu", "--no_cuda"} & set(situation.arguments) else None
 
 
 def prevent_copies() -> None:
@@ -93,38 +90,35 @@ def prevent_copies() -> None:
     after_import(STATE_MODULE, remove_device_index)
 
 
-def _check_device(situation: Situation) -> Verdict:
-    if "accelerate" not in situation.versions:
-        return Verdict(False, "accelerate is not installed")
-    if situation.before("accelerate", "0.29.0"):
-        return Verdict(False, "accelerate before 0.29 uses cpu")
-    return Verdict(True, "if accelerate uses cpu:N as a rank's device")
+def _hook_device(situation: Situation, module: Any) -> None:
+    has_ipex = packages.IPEX in situation.versions
+    remove_device_index(module, functools.partial(situation.report, _DEVICE) if has_ipex else None)
 
 
-def _install_device(situation: Situation) -> None:
-    if _check_device(situation).applies:
-        has_ipex = packages.IPEX in situation.versions
-        report = functools.partial(situation.report, _DEVICE) if has_ipex else None
-        on_import(STATE_MODULE, lambda _, module: remove_device_index(module, report))(situation)
-
-
+_DEVICE_RELEASES = Releases("accelerate", "0.29")
+_NOT_SET = "if the script does not set it, and torch finds no GPU"
 ADAPTATIONS = (
     Adaptation(
         _TRAINER,
         "TrainingArguments get use_cpu: without it, each rank would be a separate job",
-        functools.partial(_check_use_cpu, "transformers"),
+        (Releases("transformers", "4.52"), Releases("accelerate", "1.13"), Releases("transformers", until="4.31")),
         on_import("transformers.training_args", _imply_use_cpu),
+        when=_NOT_SET,
+        obstacle=_is_given,
     ),
     Adaptation(
         _ACCELERATOR,
         "accelerate's Accelerator gets cpu=True: without it, each rank would be a separate job",
-        functools.partial(_check_use_cpu, "accelerate"),
+        (Releases("accelerate", "1.13"), Releases("accelerate", until="0.21")),
         on_import(STATE_MODULE, _imply_accelerator_cpu),
+        when=_NOT_SET,
+        obstacle=_is_given,
     ),
     Adaptation(
         _DEVICE,
         "accelerate's device of a rank is cpu instead of cpu:N, to which Trainer would copy every weight",
-        _check_device,
-        _install_device,
+        (_DEVICE_RELEASES,),
+        on_import(STATE_MODULE, _hook_device, _DEVICE_RELEASES),
+        when="if the job has several ranks",
     ),
 )

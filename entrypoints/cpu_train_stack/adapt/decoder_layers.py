@@ -12,13 +12,15 @@ import functools
 from typing import Any, Callable
 
 from cpu_train_stack import contract
-from cpu_train_stack.adapt.adaptation import Adaptation, Situation, Verdict, is_plain
+from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, is_plain
 from cpu_train_stack.cli.import_hooks import after_import
 from cpu_train_stack.operators import library
 from cpu_train_stack.operators.bf16_products import autocast_dtype
 
 # transformers' module, and the prefix of its classes.
-_FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+
+RELEASES = Releases("transformers", "5.0")
 
 
 def _change(prefix: str, module: Any) -> None:
@@ -131,20 +133,14 @@ def _promoted(first: Any, *others: Any) -> Any:
     return functools.reduce(torch.promote_types, (tensor.dtype for tensor in others), first.dtype)
 
 
-def check(situation: Situation) -> Verdict:
-    """Whether it applies to the installed transformers."""
-    if "transformers" not in situation.versions:
-        return Verdict(False, "transformers is not installed")
-    if situation.before("transformers", "5.0.0"):
-        return Verdict(False, "it needs transformers 5 or newer")
-    if not library.wanted(contract.KERNELS):
-        return Verdict(False, f"{contract.KERNELS}=torch, or an image without kernels")
-    return Verdict(True, f"to models of {', '.join(_FAMILIES.values())}, on CPUs with AVX-512")
+def obstacle(_situation: Situation) -> str | None:
+    """Why there are no kernels."""
+    return None if library.wanted(contract.KERNELS) else f"{contract.KERNELS}=torch, or an image without kernels"
 
 
 def _install(situation: Situation) -> None:
-    if check(situation).applies:
-        for name, prefix in _FAMILIES.items():
+    if RELEASES.has(situation) and obstacle(situation) is None:
+        for name, prefix in FAMILIES.items():
             path = f"transformers.models.{name}.modeling_{name}"
             after_import(path, functools.partial(_change, prefix))
 
@@ -153,6 +149,7 @@ ADAPTATIONS = (
     Adaptation(
         "decoder-layers",
         "decoders compute normalization, rotary embeddings, SwiGLU and residual sums in one pass each",
-        check, _install,
+        (RELEASES,), _install, obstacle=obstacle,
+        when=f"to models of {', '.join(FAMILIES.values())}, on CPUs with AVX-512",
     ),
 )  # fmt: skip

@@ -11,14 +11,14 @@ import functools
 from collections.abc import Sequence
 from typing import Any, Callable
 
-from cpu_train_stack.adapt import decoder_layers
-from cpu_train_stack.adapt.adaptation import Adaptation, Situation, Verdict, is_plain
+from cpu_train_stack.adapt.adaptation import Adaptation, Situation, is_plain
+from cpu_train_stack.adapt.decoder_layers import RELEASES, obstacle
 from cpu_train_stack.cli.import_hooks import after_import
 from cpu_train_stack.operators import dropout
 from cpu_train_stack.operators.bf16_products import autocast_dtype
 
 # transformers' module, and the prefix of its classes.
-_FAMILIES = {
+FAMILIES = {
     "bert": "Bert",
     "camembert": "Camembert",
     "electra": "Electra",
@@ -213,16 +213,9 @@ def _can_sum(added: Any, stream: Any, norm: Any) -> bool:
     )
 
 
-def check(situation: Situation) -> Verdict:
-    """Whether it applies to the installed transformers."""
-    verdict = decoder_layers.check(situation)
-    families = f"{', '.join(_FAMILIES.values())} and DistilBert"
-    return Verdict(True, f"to models of {families}, on CPUs with AVX-512") if verdict.applies else verdict
-
-
 def _install(situation: Situation) -> None:
-    if check(situation).applies:
-        for name, prefix in _FAMILIES.items():
+    if RELEASES.has(situation) and obstacle(situation) is None:
+        for name, prefix in FAMILIES.items():
             after_import(f"transformers.models.{name}.modeling_{name}", functools.partial(_change, prefix))
         after_import("transformers.models.distilbert.modeling_distilbert", _change_distilbert)
 
@@ -230,6 +223,7 @@ def _install(situation: Situation) -> None:
 ADAPTATIONS = (
     Adaptation(
         "encoder-layers", "encoders compute dropout, residual sums and normalization in one pass, and GELU faster",
-        check, _install,
+        (RELEASES,), _install, obstacle=obstacle,
+        when=f"to models of {', '.join(FAMILIES.values())} and DistilBert, on CPUs with AVX-512",
     ),
 )  # fmt: skip

@@ -28,7 +28,7 @@ class OldFlag:
     `train`, if not `now`. `train_keeps`: `train` leaves the flag to releases that support it, because there the
     replacement does not exist or has another meaning. `key`: the flag has become this key of the object `now`.
     `harmless`: the only values that can be dropped; others are refused with `why`. `default`: of the field, for
-    scripts that read it.
+    scripts that read it. `upstream`: the change that removed the field, where known.
     """
 
     name: str
@@ -43,6 +43,7 @@ class OldFlag:
     key: str | None = None
     harmless: frozenset[str] | None = None
     default: Any = None
+    upstream: str = ""
 
     @property
     def adaptation(self) -> str:
@@ -164,7 +165,10 @@ FLAGS = (
         "adafactor", "5.0.0", "optim", "Adafactor is one of its values",
         value=lambda given: "adafactor" if is_true(given) else "adamw_torch", train_keeps=True, default=False,
     ),
-    OldFlag("half_precision_backend", "5.0.0", None, "--bf16 is enough", default="auto"),
+    OldFlag(
+        "half_precision_backend", "5.0.0", None, "--bf16 is enough", default="auto",
+        upstream="huggingface/transformers#41404",
+    ),
     OldFlag("fp16_backend", "5.0.0", None, "--bf16 is enough", default="auto"),
     OldFlag("fp16_opt_level", "5.0.0", None, "it was for NVIDIA's Apex", default="O1"),
     OldFlag("jit_mode_eval", "5.0.0", None, "evaluation is no longer traced", default=False),
@@ -197,6 +201,7 @@ FLAGS = (
     OldFlag(
         "past_index", "5.0.0", None, "Trainer no longer passes a model's past states on: remove it, or use a pin "
         "with transformers 4", harmless=frozenset({"-1", "none"}), train_keeps=True, default=-1,
+        upstream="huggingface/transformers#41384",
     ),
     OldFlag(
         "sharded_ddp", "4.35.0", None, "fairscale's sharding was removed: use --fsdp full_shard",
@@ -219,6 +224,7 @@ FLAGS = (
     OldFlag(
         "include_tokens_per_second", "5.0.0", "include_num_input_tokens_seen", "it measures the same",
         value=lambda given: "all" if is_true(given) else None, train_keeps=True, default=False,
+        upstream="huggingface/transformers#41404",
     ),
     OldFlag(
         "dispatch_batches", "4.51.0", "accelerator_config", _MOVED, key="dispatch_batches", value=is_true,

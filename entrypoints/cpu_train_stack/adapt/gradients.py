@@ -12,12 +12,11 @@ import functools
 from typing import Any
 from weakref import WeakSet
 
-from cpu_train_stack.adapt.adaptation import Adaptation, Situation, on_import, since
+from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, on_import
 from cpu_train_stack.cli import packages
 
-_check = since(
-    "transformers", "4.46.0", "if Trainer trains with several ranks", "not tested with transformers before 4.46"
-)
+_RELEASES = Releases("transformers", "4.46")  # not tested with older ones
+_WHEN = "if Trainer trains with several ranks"
 
 
 def share(trainer: Any) -> None:
@@ -78,9 +77,7 @@ def _is_compiled(module: Any) -> bool:
     return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 
-def _share_buckets(situation: Situation, module: Any) -> None:
-    if not _check(situation).applies:
-        return
+def _share_buckets(_situation: Situation, module: Any) -> None:
     original = module.Trainer._wrap_model  # the last method of Trainer before accelerate creates DDP
 
     @functools.wraps(original)
@@ -92,9 +89,7 @@ def _share_buckets(situation: Situation, module: Any) -> None:
     module.Trainer._wrap_model = wrap
 
 
-def _exchange_rows(situation: Situation, module: Any) -> None:
-    if not _check(situation).applies:
-        return
+def _exchange_rows(_situation: Situation, module: Any) -> None:
     original = module.Trainer.training_step
     known: WeakSet[Any] = WeakSet()
 
@@ -110,10 +105,10 @@ def _exchange_rows(situation: Situation, module: Any) -> None:
 
 BUCKETS = Adaptation(
     "gradient-buckets", "Trainer stores gradients once, in the memory that ranks exchange",
-    _check, on_import("transformers.trainer", _share_buckets),
+    (_RELEASES,), on_import("transformers.trainer", _share_buckets, _RELEASES), when=_WHEN,
 )  # fmt: skip
 ROWS = Adaptation(
     "word-rows", "Trainer exchanges only the rows in use of a word embedding's gradient",
-    _check, on_import("transformers.trainer", _exchange_rows),
+    (_RELEASES,), on_import("transformers.trainer", _exchange_rows, _RELEASES), when=_WHEN,
 )  # fmt: skip
 ADAPTATIONS = (BUCKETS, ROWS)

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any, Callable
 
-from cpu_train_stack.adapt.adaptation import Adaptation, Situation, Verdict
+from cpu_train_stack.adapt.adaptation import Adaptation, Situation
 from cpu_train_stack.placement.launchers import HYDRA, MVAPICH2, OPEN_MPI
 
 _NAME = "launcher-variables"
@@ -92,15 +92,12 @@ def is_script(frame: FrameType | None) -> bool:
     return is_main or not frame.f_code.co_filename.startswith(_LIBRARIES)
 
 
-def _check(_situation: Situation) -> Verdict:
-    return Verdict(True, "if the script reads one that its launcher does not set")
-
-
 ADAPTATIONS = (
     Adaptation(
         _NAME,
         f"the script finds {HYDRA.rank}, {OPEN_MPI.rank} and the like under every launcher",
-        _check,
+        (),
         _install,
+        when="if the script reads one that its launcher does not set",
     ),
 )

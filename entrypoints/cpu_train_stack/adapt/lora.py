@@ -13,7 +13,7 @@ import types
 from collections.abc import Iterator
 from typing import Any, Callable
 
-from cpu_train_stack.adapt.adaptation import Adaptation, Situation, is_plain, since
+from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, is_plain
 from cpu_train_stack.cli.import_hooks import after_import
 from cpu_train_stack.operators.bf16_products import autocast_dtype
 from cpu_train_stack.operators.dropout import are_plain
@@ -230,11 +230,11 @@ def _is_exact(weight: Any) -> bool:
     return all(torch.equal(part, part.bfloat16().float()) for part in weight.detach().split(1024))
 
 
-_check = since("transformers", "5.0.0", "if the script uses peft's LoRA", "it needs transformers 5 or newer")
+_RELEASES = Releases("transformers", "5.0")
 
 
 def _install(situation: Situation) -> None:
-    if _check(situation).applies:
+    if _RELEASES.has(situation):
         after_import("peft.tuners.lora.layer", _hook_layers)
         after_import("peft.tuners.lora.bnb", _hook_4bit_layers)
         after_import("transformers.trainer", _hook_trainer)
@@ -243,6 +243,6 @@ def _install(situation: Situation) -> None:
 ADAPTATIONS = (
     Adaptation(
         "lora", "LoRA adapters share the passes of their layer; frozen weights are stored in bf16",
-        _check, _install,
+        (_RELEASES,), _install, when="if the script uses peft's LoRA",
     ),
 )  # fmt: skip

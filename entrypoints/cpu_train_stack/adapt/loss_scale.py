@@ -24,17 +24,15 @@ from collections.abc import Iterator, Mapping
 from types import CodeType
 from typing import Any
 
-from cpu_train_stack.adapt.adaptation import Adaptation, Situation, after_creation, on_import, since
+from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, after_creation, on_import
 
-_NAME = "loss-scale"
-_ITEMS = "num_items_in_batch"
+_NAME, _ITEMS = "loss-scale", "num_items_in_batch"
 _OVER_RANKS = "average_tokens_across_devices"
 _RANKS = frozenset({"num_processes", "world_size", "get_world_size"})
 _STEPS = frozenset({"gradient_accumulation_steps", "current_gradient_accumulation_steps"})
 # What this adaptation replaces in Trainer's own code: a later release may decide otherwise.
 _ACCEPTS = "model_accepts_loss_kwargs"
 _READ = {"training_step": {_ACCEPTS, "compute_loss_func"}, "compute_loss": {_OVER_RANKS}}
-_LAST_SEEN = "5.24.0"
 _FLOAT32 = 4  # bytes
 _AS_IT_IS = (
     "Trainer does not divide it by the accumulation steps; if it has to, set loss_is_scaled_for_ga = False in the "
@@ -261,9 +259,14 @@ def _in_own_step(name: str, function: Any, attribute: str) -> Any:
     return training_step
 
 
+def unknown_code(trainer: Any) -> set[str]:
+    """The methods of the class Trainer whose code no longer reads what this adaptation replaces."""
+    return {name for name, read in _READ.items() if not read <= _names(getattr(trainer, name))}
+
+
 def _hook(situation: Situation, module: Any) -> None:
     trainer = module.Trainer
-    if missing := {name for name, read in _READ.items() if not read <= _names(getattr(trainer, name))}:
+    if missing := unknown_code(trainer):
         situation.report(_NAME, f"unknown code in Trainer.{', '.join(sorted(missing))}: the loss stays as it is")
         return
     attribute = "_cpu_train_stack_scale"
@@ -290,14 +293,8 @@ def _hook(situation: Situation, module: Any) -> None:
 
 ADAPTATIONS = (
     Adaptation(
-        _NAME,
-        "Trainer scales only what the number of labels divides by ranks and accumulation steps",
-        since(
-            "transformers",
-            "4.49.0",
-            f"with several ranks or accumulation steps (last seen to be needed: transformers {_LAST_SEEN})",
-            "Trainer before transformers 4.49 scales the loss in another way",
-        ),
-        on_import("transformers.trainer", _hook),
+        _NAME, "Trainer scales only what the number of labels divides by ranks and accumulation steps",
+        (Releases("transformers", "4.49"),), on_import("transformers.trainer", _hook),
+        when="with several ranks or accumulation steps", upstream="huggingface/transformers#47688",
     ),
-)
+)  # fmt: skip

@@ -15,7 +15,7 @@ import functools
 from typing import Any, Callable
 
 from cpu_train_stack.adapt import decoders, joining
-from cpu_train_stack.adapt.adaptation import Adaptation, Situation, after_creation, since
+from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, after_creation
 from cpu_train_stack.adapt.joining import Use
 from cpu_train_stack.cli.import_hooks import after_import
 from cpu_train_stack.operators import unpadded
@@ -23,7 +23,7 @@ from cpu_train_stack.operators import unpadded
 NAME = "no-padding"
 ANSWERS = "no-padding-answers"
 # transformers' module: the prefix of its classes, and its encoder.
-_FAMILIES = {
+FAMILIES = {
     "albert": ("Albert", "AlbertTransformer"),
     "bert": ("Bert", "BertEncoder"),
     "camembert": ("Camembert", "CamembertEncoder"),
@@ -54,18 +54,14 @@ def skips_padding(model: Any, arguments: Any) -> bool:
     if not joining.USE or arguments.torch_compile:
         return False
     suffixes = (*_FIRST_TOKEN, *_LABELS, *((_ANSWERS,) if joining.USE[0].answers else ()))
-    names = {f"{prefix}{suffix}" for prefix, _ in _FAMILIES.values() for suffix in suffixes}
+    names = {f"{prefix}{suffix}" for prefix, _ in FAMILIES.values() for suffix in suffixes}
     names |= decoders.HEADS
     return any(one.__name__ in names for one in type(base).__mro__)
 
 
-# Whether the attention of the installed transformers can be replaced from outside of the models.
-check = since(
-    "transformers",
-    "5.0.0",
-    f"for heads whose loss does not depend on padding ({', '.join((*_FAMILIES, *decoders.FAMILIES))})",
-    "it needs transformers 5.0 or newer: in 4.55, each encoder has its own attention",
-)
+# Where attention can be replaced from outside of the models: in 4.55, each encoder has its own.
+RELEASES = Releases("transformers", "5.0")
+_WHEN = f"for heads whose loss does not depend on padding ({', '.join((*FAMILIES, *decoders.FAMILIES))})"
 
 
 def install(use: Use) -> None:
@@ -75,7 +71,7 @@ def install(use: Use) -> None:
     if is_hooked:
         return
     after_import("transformers.modeling_utils", joining.hook_attention)
-    for family in _FAMILIES:
+    for family in FAMILIES:
         after_import(f"transformers.models.{family}.modeling_{family}", functools.partial(_hook, family))
     for family, prefix in decoders.FAMILIES.items():
         name = f"transformers.models.{family}.modeling_{family}"
@@ -84,7 +80,7 @@ def install(use: Use) -> None:
 
 
 def _hook(family: str, module: Any) -> None:
-    prefix, encoder = _FAMILIES[family]
+    prefix, encoder = FAMILIES[family]
     joining.replace(module, f"{prefix}Model", _base)
     joining.replace(module, encoder, _encoder)
     for suffix in (*_FIRST_TOKEN, *_LABELS):
@@ -133,7 +129,7 @@ def _hook_trainer(module: Any) -> None:
         model = model.get_base_model() if hasattr(model, "get_base_model") else model  # peft's
         family = getattr(getattr(model, "config", None), "model_type", "").replace("-", "_")
         has_head = getattr(model, "main_input_name", "") == "input_ids" and not model.can_generate()
-        families = (*_FAMILIES, *decoders.FAMILIES)
+        families = (*FAMILIES, *decoders.FAMILIES)
         note, name = joining.USE[0].note, type(model).__name__
         if has_head and family not in families:
             note(f"{name} computes padding: it is not a model of {', '.join(families)}")
@@ -144,7 +140,7 @@ def _hook_trainer(module: Any) -> None:
 
 
 def _install(situation: Situation) -> None:
-    if check(situation).applies:
+    if RELEASES.has(situation):
         install(Use(functools.partial(situation.report, NAME)))
 
 
@@ -153,7 +149,7 @@ def install_in_train(situation: Situation, off: frozenset[str], report: Callable
 
     `report`: gets a line about each fallback.
     """
-    if NAME not in off and check(situation).applies:
+    if NAME not in off and RELEASES.has(situation):
         install(Use(report, in_train=True, answers=ANSWERS not in off))
 
 
@@ -163,9 +159,11 @@ def _install_answers(_situation: Situation) -> None:
 
 
 ADAPTATIONS = (
-    Adaptation(NAME, "layers compute no padding, if the loss stays the same", check, _install),
     Adaptation(
-        ANSWERS, "the same for question answering, whose loss then excludes padding", check, _install_answers,
-        is_default=False,
+        NAME, "layers compute no padding, if the loss stays the same", (RELEASES,), _install, when=_WHEN
+    ),
+    Adaptation(
+        ANSWERS, "the same for question answering, whose loss then excludes padding", (RELEASES,),
+        _install_answers, when=_WHEN, is_default=False,
     ),
 )  # fmt: skip

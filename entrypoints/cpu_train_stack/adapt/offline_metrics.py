@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from cpu_train_stack.adapt import measures
-from cpu_train_stack.adapt.adaptation import Adaptation, Situation, on_import, since
+from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, on_import
 from cpu_train_stack.cli import packages
 from cpu_train_stack.cli.errors import UsageError, one_line
 from cpu_train_stack.train.scores.texts import PACKAGES
@@ -73,7 +73,9 @@ ADAPTATIONS = (
     Adaptation(
         _NAME,
         f"evaluate.load of {', '.join(NAMES)} needs no network",
-        since("evaluate", "0", f"if the script loads {', '.join(NAMES)}", ""),
+        (Releases("evaluate"),),
         on_import("evaluate", _hook),
+        when="if the script loads one of them",
+        upstream="huggingface/evaluate#315",
     ),
 )

@@ -23,11 +23,11 @@ from typing import Any, NoReturn
 
 from cpu_train_stack.adapt.adaptation import (
     Adaptation,
+    Releases,
     Situation,
     add_to_transformers,
     before_method,
     on_import,
-    removed_in,
 )
 from cpu_train_stack.cli import packages
 from cpu_train_stack.cli.import_hooks import after_import
@@ -60,8 +60,10 @@ MOVED: dict[str, dict[str, tuple[str, str]]] = {
         "is_torch_tpu_available": ("transformers.utils", _XLA),
     },
 }
-_OLD_DEEPSPEED = "transformers.deepspeed"
+OLD_DEEPSPEED = "transformers.deepspeed"
 _OLD_PARAMETER = "use_auth_token"
+_OF_DATASETS, _OF_TRANSFORMERS = Releases("datasets", "3.0"), Releases("transformers", "5.0")
+_USED = "if the script uses it"
 _PUSH = "huggingface_hub 1.0 removed Repository: remove --push_to_hub, and upload the folder with `hf upload`"
 
 
@@ -132,10 +134,8 @@ def _hook_from_pretrained(situation: Situation, module: Any) -> None:
 
 
 def _install_token(situation: Situation) -> None:
-    if situation.since("datasets", "3.0.0"):
-        on_import("datasets", _hook_load_dataset)(situation)
-    if situation.since("transformers", "5.0.0"):
-        on_import("transformers.modeling_utils", _hook_from_pretrained)(situation)
+    on_import("datasets", _hook_load_dataset, _OF_DATASETS)(situation)
+    on_import("transformers.modeling_utils", _hook_from_pretrained, _OF_TRANSFORMERS)(situation)
 
 
 def _without_arguments(function: Callable[[], Any]) -> Callable[..., Any]:
@@ -234,56 +234,67 @@ def add_moved(names: Mapping[str, tuple[str, str]], situation: Situation, module
 def _install_moved(situation: Situation) -> None:
     for name, names in MOVED.items():
         after_import(name, functools.partial(add_moved, names, situation))
-    sys.meta_path.append(_Finder(situation, _MOVED, _OLD_DEEPSPEED, "transformers.integrations.deepspeed"))
+    sys.meta_path.append(_Finder(situation, _MOVED, OLD_DEEPSPEED, "transformers.integrations.deepspeed"))
 
 
 ADAPTATIONS = (
     Adaptation(
         _TELEMETRY,
         "transformers.utils.send_example_telemetry exists, and sends nothing",
-        removed_in("transformers", "5.0.0"),
+        (_OF_TRANSFORMERS,),
         on_import("transformers.utils", _add_telemetry),
+        when=_USED,
+        upstream="huggingface/transformers#41168",
     ),
     Adaptation(
         _OFFLINE,
         "transformers.utils.is_offline_mode exists, and calls huggingface_hub.is_offline_mode",
-        removed_in("transformers", "5.0.0"),
+        (_OF_TRANSFORMERS,),
         on_import("transformers.utils", add_is_offline_mode),
+        when=_USED,
     ),
     Adaptation(
         _METRIC,
         "datasets.load_metric exists, and calls evaluate.load",
-        removed_in("datasets", "3.0.0"),
+        (_OF_DATASETS,),
         on_import("datasets", _add_load_metric),
+        when=_USED,
+        upstream="huggingface/datasets#6983",
     ),
     Adaptation(
         _TOKEN,
         "use_auth_token is passed on as token, or dropped",
-        removed_in("datasets", "3.0.0"),
+        (_OF_DATASETS, _OF_TRANSFORMERS),
         _install_token,
+        when=_USED,
     ),
     Adaptation(
         _TPU,
         "transformers.is_torch_tpu_available exists, and calls is_torch_xla_available",
-        removed_in("transformers", "4.51.0"),
+        (Releases("transformers", "4.51"),),
         on_import("transformers.utils.import_utils", _add_is_torch_tpu_available),
+        when=_USED,
     ),
     Adaptation(
         _REPOSITORY,
         "huggingface_hub.Repository and get_full_repo_name can be imported; a call raises an error with the fix",
-        removed_in("transformers", "5.0.0"),
+        (_OF_TRANSFORMERS,),
         _install_repository,
+        when=_USED,
+        upstream="huggingface/huggingface_hub#3346",
     ),
     Adaptation(
         _ACCELERATOR,
         "Accelerator.use_fp16 and DistributedType.TPU exist, and logging_dir is passed on as project_dir",
-        removed_in("accelerate", "1.0.0"),
+        (Releases("accelerate", "1.0"),),
         _install_accelerator,
+        when=_USED,
     ),
     Adaptation(
         _MOVED,
         "names such as trainer.ALL_LAYERNORM_LAYERS can be imported from their old modules",
-        removed_in("transformers", "5.0.0"),
+        (Releases("transformers", "4.31"),),  # the first of them; most since 5.0
         _install_moved,
+        when=_USED,
     ),
 )

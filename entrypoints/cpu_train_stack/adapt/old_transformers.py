@@ -14,11 +14,11 @@ from typing import Any
 
 from cpu_train_stack.adapt.adaptation import (
     Adaptation,
+    Releases,
     Situation,
     add_to_transformers,
     before_method,
     on_import,
-    removed_in,
 )
 
 _OPTIMIZER, _TOKENIZER = "adamw", "encode-plus"
@@ -157,13 +157,16 @@ ADAPTATIONS = (
     Adaptation(
         _OPTIMIZER,
         "transformers.AdamW exists, and computes the steps of transformers 4",
-        removed_in("transformers", "4.51.0"),
+        (Releases("transformers", "4.51"),),
         _install_optimizer,
+        when="if the script uses it",
+        upstream="huggingface/transformers#36177",
     ),
     Adaptation(
         _TOKENIZER,
         "tokenizers have encode_plus, batch_encode_plus and as_target_tokenizer, and know pad_to_max_length",
-        removed_in("transformers", "5.0.0"),
+        (Releases("transformers", "5.0"),),
         on_import("transformers.tokenization_utils_base", add_methods),
+        when="if the script calls them",
     ),
 )

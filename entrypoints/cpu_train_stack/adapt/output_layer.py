@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from cpu_train_stack.adapt.adaptation import Adaptation, Situation, on_import, since
+from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, on_import
 
 if TYPE_CHECKING:
     from cpu_train_stack.operators.output_layer import OutputLayer
@@ -127,10 +127,7 @@ def _loss_of_sums(model: Any, output: OutputLayer) -> Iterator[list[Any]]:
 ADAPTATIONS = (
     Adaptation(
         NAME, "language models compute scores only for tokens that have a label, together with the loss",
-        since(
-            "transformers", "4.48.0", "if Trainer's model is a causal language model",
-            "it needs transformers 4.48 or newer, where models have a loss function",
-        ),
-        on_import("transformers.trainer", _hook_trainer),
+        (Releases("transformers", "4.48"),), on_import("transformers.trainer", _hook_trainer),
+        when="if Trainer's model is a causal language model",
     ),
 )  # fmt: skip

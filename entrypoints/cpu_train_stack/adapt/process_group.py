@@ -17,7 +17,7 @@ import os
 import sys
 from typing import Any, Callable
 
-from cpu_train_stack.adapt.adaptation import Adaptation, Situation, on_import, since
+from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, on_import
 from cpu_train_stack.cli.errors import UsageError
 
 NAME, _LAUNCHER = "process-group", "notebook-launcher"
@@ -132,13 +132,15 @@ ADAPTATIONS = (
     Adaptation(
         NAME,
         "the script's init_process_group uses the existing process group",
-        since("torch", "0", "if the script calls it", ""),
+        (Releases("torch"),),
         _install,
+        when="if the script calls it",
     ),
     Adaptation(
         _LAUNCHER,
         "accelerate's notebook_launcher calls its function in the existing ranks",
-        since("accelerate", "0", "if the script calls it", ""),
+        (Releases("accelerate"),),
         on_import("accelerate.launchers", _call_in_ranks),
+        when="if the script calls it",
     ),
 )

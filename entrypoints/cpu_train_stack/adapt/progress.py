@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Any
 
-from cpu_train_stack.adapt.adaptation import Adaptation, Situation, on_import, since
+from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, on_import
 
 NAME = "progress"
 _SECONDS_BETWEEN = 5.0
@@ -51,9 +51,8 @@ ADAPTATIONS = (
     Adaptation(
         NAME,
         "the progress of a TrainJob is sent beside the training, which never waits for it",
-        since(
-            "transformers", "5", "in a TrainJob whose operator asks for its progress", "transformers 4 sends none"
-        ),
+        (Releases("transformers", "5.0"),),
         on_import("transformers.integrations.integration_utils", hook),
+        when="in a TrainJob whose operator asks for its progress",
     ),
 )

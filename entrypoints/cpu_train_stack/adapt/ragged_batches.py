@@ -11,7 +11,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cpu_train_stack.adapt.adaptation import Adaptation, Situation, on_import, since
+from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, on_import
 
 _NAME = "ragged-batches"
 # The key of the sizes that travel with a batch: of each tensor, a row for each of its rows.
@@ -113,7 +113,9 @@ ADAPTATIONS = (
     Adaptation(
         _NAME,
         "an iterable data set may have batches of different lengths on several ranks",
-        since("accelerate", "0", "if the script trains with one", ""),
+        (Releases("accelerate"),),
         on_import("accelerate.data_loader", hook),
+        when="if the script trains with one",
+        upstream="huggingface/accelerate#2023",
     ),
 )

@@ -13,7 +13,7 @@ import os
 from typing import Any
 
 from cpu_train_stack.adapt import launcher_variables
-from cpu_train_stack.adapt.adaptation import Adaptation, Situation, Verdict
+from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation
 from cpu_train_stack.adapt.process_group import replace_function
 from cpu_train_stack.cli.import_hooks import after_import
 
@@ -43,16 +43,20 @@ def _hook(_situation: Situation, module: Any) -> None:
 
 
 def _install(situation: Situation) -> None:
-    if not check(situation).applies:
+    if situation.world_size != 1:
         return
     hidden = {name: os.environ.pop(name) for name in _VARIABLES if name in os.environ}
     launcher_variables.supply(hidden, hidden.get)
     after_import("torch.distributed", functools.partial(_hook, situation))
 
 
-def check(situation: Situation) -> Verdict:
-    """Whether the job has one rank."""
-    return Verdict(situation.world_size == 1, "if the job has one rank")
-
-
-ADAPTATIONS = (Adaptation(NAME, "a job of one rank looks like a plain process, without DDP", check, _install),)
+ADAPTATIONS = (
+    Adaptation(
+        NAME,
+        "a job of one rank looks like a plain process, without DDP",
+        (Releases("accelerate"),),
+        _install,
+        when="if the job has one rank",
+        obstacle=lambda situation: None if situation.world_size == 1 else "the job has several ranks",
+    ),
+)

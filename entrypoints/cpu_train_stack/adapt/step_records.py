@@ -4,25 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from cpu_train_stack.adapt.adaptation import Adaptation, Situation, after_creation, on_import, since
+from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, after_creation, on_import
 
 NAME = "step-records"
-# The first release whose Trainer has `get_batch_samples`, where a step begins.
-_OLDEST_TRANSFORMERS = "4.46"
+# Where Trainer has `get_batch_samples`, in which a step begins.
+_RELEASES = Releases("transformers", "4.46")
 
 
-_check = since(
-    "transformers",
-    _OLDEST_TRANSFORMERS,
-    "if the script trains with Trainer",
-    f"needs transformers {_OLDEST_TRANSFORMERS} or newer",
-)
-
-
-def _hook(situation: Situation, module: Any) -> None:
-    if not _check(situation).applies:
-        return
-
+def _hook(_situation: Situation, module: Any) -> None:
     def attach(trainer: Any) -> None:
         from cpu_train_stack.adapt.step_clock import StepClock, StepRecorder
 
@@ -34,6 +23,7 @@ def _hook(situation: Situation, module: Any) -> None:
 ADAPTATIONS = (
     Adaptation(
         NAME, "the steps of Trainer are recorded in its output folder, for `watch` and `report`",
-        _check, on_import("transformers.trainer", _hook),
+        (_RELEASES,), on_import("transformers.trainer", _hook, _RELEASES),
+        when="if the script trains with Trainer",
     ),
 )  # fmt: skip

@@ -15,7 +15,14 @@ from collections.abc import Iterator
 from typing import Any, Callable
 
 from cpu_train_stack import contract
-from cpu_train_stack.adapt.adaptation import Adaptation, Situation, after_creation, before_method, on_import, since
+from cpu_train_stack.adapt.adaptation import (
+    Adaptation,
+    Releases,
+    Situation,
+    after_creation,
+    before_method,
+    on_import,
+)
 
 _NAME = "trainer-methods"
 _ITEMS = "num_items_in_batch"
@@ -31,7 +38,7 @@ OLD_CALLS = {
     "_save_checkpoint": (("model", "trial", "metrics"),),
     "train": (("resume_from_checkpoint", "trial", "ignore_keys_for_eval", "model_path"),),
 }
-_CHECK = since("transformers", "4.46.0", "if a subclass of Trainer overrides a method", "its signatures are older")
+_RELEASES = Releases("transformers", "4.46")
 
 
 def accepted(
@@ -192,8 +199,6 @@ def own_functions(owner: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _hook_methods(situation: Situation, module: Any) -> None:
-    if not _CHECK(situation).applies:
-        return
     for name in OLD_CALLS:
         _accept_old_calls(situation, module.Trainer, name)
     overrides = _Overrides(situation, module.Trainer)
@@ -206,7 +211,8 @@ ADAPTATIONS = (
     Adaptation(
         _NAME,
         "methods of Trainer that a script overrides get only the arguments that they accept",
-        _CHECK,
-        on_import("transformers.trainer", _hook_methods),
+        (_RELEASES,),
+        on_import("transformers.trainer", _hook_methods, _RELEASES),
+        when="if a subclass of Trainer overrides a method",
     ),
 )

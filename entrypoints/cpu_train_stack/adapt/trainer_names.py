@@ -11,13 +11,14 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from cpu_train_stack.adapt.adaptation import Adaptation, Situation, before_method, on_import, removed_in
+from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, before_method, on_import
 from cpu_train_stack.adapt.trainer_methods import own_functions
 from cpu_train_stack.cli.import_hooks import after_import
 
 _TOKENIZER, _NAMES = "trainer-tokenizer", "trainer-names"
 _TRAINER, _SEQ2SEQ = "transformers.trainer", "transformers.trainer_seq2seq"
 _NEW, _OLD = "processing_class", "tokenizer"
+_RELEASES = Releases("transformers", "5.0")
 # The places of Trainer's arguments before 4.46, without compute_loss_func and optimizer_cls_and_kwargs.
 _PLACES = (
     *("model", "args", "data_collator", "train_dataset", "eval_dataset", _OLD, "model_init", "compute_metrics"),
@@ -207,8 +208,9 @@ class _Absent:
         return self.value
 
 
-def add_removed_names(situation: Situation, owner: Any) -> None:
-    """Let scripts call and read what transformers removed from Trainer."""
+def add_removed_names(situation: Situation, module: Any) -> None:
+    """Let scripts call and read what transformers removed from Trainer. `module`: transformers.trainer."""
+    owner = module.Trainer
 
     def reported(name: str, now: str, function: Callable[..., Any]) -> Any:
         def call(self: Any, *args: Any, **options: Any) -> Any:
@@ -225,22 +227,20 @@ def add_removed_names(situation: Situation, owner: Any) -> None:
             setattr(owner, name, _Absent(situation, name))
 
 
-def _install_names(situation: Situation) -> None:
-    if situation.since("transformers", "5.0.0"):
-        on_import(_TRAINER, lambda _, module: add_removed_names(situation, module.Trainer))(situation)
-
-
 ADAPTATIONS = (
     Adaptation(
         _TOKENIZER,
         "tokenizer is processing_class: in Trainer(...), as Trainer's property, and for callbacks",
-        removed_in("transformers", "5.0.0"),
+        (_RELEASES,),
         _install_tokenizer,
+        when="if the script uses it",
+        upstream="huggingface/transformers#41128",
     ),
     Adaptation(
         _NAMES,
         "Trainer has the methods and attributes of transformers 4, such as _nested_gather",
-        removed_in("transformers", "5.0.0"),
-        _install_names,
+        (_RELEASES,),
+        on_import(_TRAINER, add_removed_names, _RELEASES),
+        when="if the script uses one of them",
     ),
 )

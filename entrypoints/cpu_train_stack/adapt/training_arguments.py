@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from cpu_train_stack import contract
-from cpu_train_stack.adapt.adaptation import Adaptation, Situation, Verdict, before_method, on_import, since
+from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, before_method, on_import
 from cpu_train_stack.adapt.flags import DDP_BACKEND, FLAGS, OldFlag
 from cpu_train_stack.adapt.launcher_variables import is_script
 from cpu_train_stack.adapt.rewriting import Found, rewrite, rewrite_fields
@@ -34,18 +34,13 @@ _ACTIVE: dict[str, OldFlag] = {}
 _RENAMED = frozenset({"evaluation_strategy", "push_to_hub_token", "push_to_hub_model_id", "torchdynamo"})
 
 
-def _check(flag: OldFlag, situation: Situation) -> Verdict:
-    version = situation.versions.get("transformers")
-    if version is None:
-        return Verdict(False, "transformers is not installed")
-    refused = situation.since("transformers", flag.gone or "")
-    if flag is DDP_BACKEND:
-        refused = refused or situation.since("accelerate", "1.13.0")
-    if not refused:
-        return Verdict(False, f"transformers {version} supports it")
-    if not rewrite(situation.arguments, {flag.name: flag})[1]:
-        return Verdict(False, "not on the command line")
-    return Verdict(True, f"transformers {version} does not support it")
+def _releases(flag: OldFlag) -> tuple[Releases, ...]:
+    refusing = (Releases("accelerate", "1.13"),) if flag is DDP_BACKEND else ()
+    return (Releases("transformers", flag.gone), *refusing)
+
+
+def _is_absent(flag: OldFlag, situation: Situation) -> str | None:
+    return None if rewrite(situation.arguments, {flag.name: flag})[1] else "not on the command line"
 
 
 def _install(flag: OldFlag, situation: Situation) -> None:
@@ -264,9 +259,7 @@ def _apply(situation: Situation, found: Iterable[Found]) -> None:
         item.export(os.environ)
 
 
-def _set_local_rank(situation: Situation, module: Any) -> None:
-    if not situation.since("transformers", "5.0.0"):
-        return
+def _set_local_rank(_situation: Situation, module: Any) -> None:
     arguments = module.TrainingArguments
     original = arguments.__post_init__
 
@@ -278,22 +271,29 @@ def _set_local_rank(situation: Situation, module: Any) -> None:
     arguments.__post_init__ = changed
 
 
+_LOCAL_RANK_RELEASES = Releases("transformers", "5.0")
 _LOCAL_RANK = Adaptation(
     "local-rank",
     "TrainingArguments.local_rank is the rank's own, as in transformers 4",
-    since("transformers", "5.0.0", "if the script reads it", "transformers before 5.0 sets it"),
-    on_import("transformers.training_args", _set_local_rank),
+    (_LOCAL_RANK_RELEASES,),
+    on_import("transformers.training_args", _set_local_rank, _LOCAL_RANK_RELEASES),
+    when="if the script reads it",
+    upstream="huggingface/transformers#41382",
 )
+# By the name of the adaptation.
+OLD_FIELDS = {flag.adaptation: flag for flag in FLAGS if flag.gone}
 ADAPTATIONS = (
     _LOCAL_RANK,
     *(
         Adaptation(
-            name=flag.adaptation,
-            summary=flag.line,
-            check=functools.partial(_check, flag),
-            install=functools.partial(_install, flag),
+            name,
+            flag.line,
+            _releases(flag),
+            functools.partial(_install, flag),
+            when="on the command line",
+            upstream=flag.upstream,
+            obstacle=functools.partial(_is_absent, flag),
         )
-        for flag in FLAGS
-        if flag.gone
+        for name, flag in OLD_FIELDS.items()
     ),
 )

@@ -60,4 +60,4 @@ def test_every_reason_is_reported_once() -> None:
     [({"transformers": "5.23.0"}, True), ({"transformers": "4.55.4"}, False), ({}, False)],
 )
 def test_transformers_decides_whether_attention_can_be_replaced(versions: dict[str, str], applies: bool) -> None:
-    assert no_padding.check(Situation((), versions, "ccl")).applies is applies
+    assert no_padding.RELEASES.has(Situation((), versions, "ccl")) is applies
