@@ -1,10 +1,10 @@
 """Scripts that mpirun, srun or another launcher starts as several ranks: `mpirun -n 2 python train.py`.
 
 torch does not know these launchers: each rank would train alone, on all of the data. As under torchrun, such a
-process becomes `entrypoint run SCRIPT`, or `run -m MODULE`. With `python -c`, with other options of Python, such as
--X, and if only an installed package imports torch, a rank keeps its command and prints that it trains alone. These
-keep their command without a line: programs whose name does not end in .py, a rank's own children, programs that do
-not import torch, and scripts that find out their rank themselves, by mpi4py or by the launcher's variable.
+process becomes `entrypoint run SCRIPT`, or `run -m MODULE`. With `python -c`, with other options of Python, such
+as -X, and if only an installed package imports torch, a rank keeps its command and prints that it trains alone.
+These keep their command without a line: programs whose name does not end in .py, a rank's own children, programs
+that do not import torch, and scripts that find out their rank themselves, by mpi4py or by the launcher's variable.
 
 Also the scripts of `accelerate launch --cpu --num_processes 2`, which would be a single process, and a note for
 scripts of older libraries that plain Python runs. Torch-free.
@@ -132,9 +132,9 @@ def _modules(arguments: Sequence[str], launcher: Launcher, above: Sequence[str])
         path = Path(*arguments[1].split("."))
         files = [file for file in (path.with_suffix(".py"), path / "__main__.py") if file.is_file()]
         is_launcher = path.parts[0] in {*_TORCH, *_OWN, __name__.partition(".")[0]}
-        texts = None if is_launcher and not files else (
-            text for file in files for text in _sources(file, Path(), modules)
-        )
+        if is_launcher and not files:
+            return None
+        texts = (text for file in files for text in _sources(file, Path(), modules))
     if texts is None or any(launcher.rank in text for text in texts) or modules & _OWN:
         return None
     return modules
