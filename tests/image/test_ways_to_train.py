@@ -20,6 +20,7 @@ EQUAL = (
     "a wrapper of a module that refuses the count",
     "a wrapper that refuses the count in its own way",
     "a wrapper that adds a mean",
+    "a compiled model",
     "own mean",
     "own division",
     "own division by a whole number",

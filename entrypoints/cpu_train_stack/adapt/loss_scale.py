@@ -39,6 +39,7 @@ _ITEMS = "num_items_in_batch"
 _OVER_RANKS = "average_tokens_across_devices"
 _RANKS = frozenset({"num_processes", "world_size", "get_world_size"})
 _STEPS = frozenset({"gradient_accumulation_steps", "current_gradient_accumulation_steps"})
+_WHOLE = frozenset({"int", "long"})  # what makes a whole number of a count
 # What this adaptation replaces in Trainer's own code: a later release may decide otherwise.
 _ACCEPTS = "model_accepts_loss_kwargs"
 _READ = {"training_step": {_ACCEPTS, "compute_loss_func"}, "compute_loss": {_OVER_RANKS}}
@@ -89,7 +90,7 @@ class _Scale:
         ranks, steps = self._ranks(count), self._steps or 1
         part = factor = None
         if count is not None and ranks * steps > 1:
-            part = self._share(count, ranks * steps)
+            part = self._share(model, count, ranks * steps)
             options[_ITEMS], factor = self._whole(part) if self._cuts_count else (part, None)
             self._report("the loss has the same scale with any number of ranks and accumulation steps")
         kept = copy.copy(inputs)
@@ -108,11 +109,14 @@ class _Scale:
         self._loss = first.detach() if hasattr(first, "detach") else None
         return loss
 
-    def _share(self, count: Any, parts: int) -> Any:
-        """The count of one rank and step. torch.compile would not know its class."""
+    def _share(self, model: Any, count: Any, parts: int) -> Any:
+        """The count of one rank and step. torch.compile would not know the class of a Count."""
         from cpu_train_stack.adapt import loss_count
 
-        return count / parts if self._trainer.args.torch_compile else loss_count.share(count, parts)
+        may_cut = any(_WHOLE & names(function) for _, function in loss_functions(self._trainer))
+        if not may_cut or any(map(loss_count.is_compiled, model.modules())):
+            return count / parts
+        return loss_count.share(count, parts)
 
     @staticmethod
     def _whole(part: Any) -> tuple[Any, float]:

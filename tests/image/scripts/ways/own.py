@@ -280,6 +280,7 @@ WAYS = {
     "a wrapper of a module that refuses the count": Way(trainer(wrapped(AroundStrict, Strict), CLASSES)),
     "a wrapper that refuses the count in its own way": Way(trainer(wrapped(Picky, bert), CLASSES)),
     "a wrapper that adds a mean": Way(trainer(wrapped(Penalized, llama), TEXTS)),
+    "a compiled model": Way(trainer(lambda: torch.compile(llama(), backend="aot_eager"), SHARES)),
     "own mean": Way(trainer(llama, TEXTS, OwnMean)),
     "own mean of tags": Way(trainer(_tags, TEXTS, OwnMean)),
     "own loss of BERT": Way(trainer(bert, CLASSES, OwnWeights)),

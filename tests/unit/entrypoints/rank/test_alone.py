@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -155,7 +156,7 @@ def test_a_rank_whose_package_imports_torch_says_that_it_trains_alone(
     said: bool,
 ) -> None:
     """At the import of torch. `known`, `imported`: what the program has set and imported by then."""
-    hooks = {}
+    hooks: dict[str, Callable[[object], None]] = {}
     monkeypatch.setattr(alone, "after_import", hooks.__setitem__)
     environ, line = recording("intel-mpi-2021.18"), words(tmp_path, text)
     assert adopted(line, environ, []) == []
@@ -172,7 +173,7 @@ def test_a_rank_whose_package_imports_torch_says_that_it_trains_alone(
 def test_installed_modules_are_watched_unless_they_are_launchers(
     monkeypatch: pytest.MonkeyPatch, name: str, is_watched: bool
 ) -> None:
-    hooks = {}
+    hooks: dict[str, Callable[[object], None]] = {}
     monkeypatch.setattr(alone, "after_import", hooks.__setitem__)
     for above in ([], ["python3"]):
         watch(["python", "-m", name], recording("srun-22.05"), above)
