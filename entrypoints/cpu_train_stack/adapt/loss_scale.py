@@ -114,7 +114,10 @@ class _Scale:
         from cpu_train_stack.adapt import loss_count
 
         may_cut = any(_WHOLE & names(function) for _, function in loss_functions(self._trainer))
-        if not may_cut or any(map(loss_count.is_compiled, model.modules())):
+        if may_cut and any(map(loss_count.is_compiled, model.modules())):
+            self._report(f"a compiled model: {_ITEMS} has a fraction, which int() cuts off: divide by it as it is")
+            may_cut = False
+        if not may_cut:
             return count / parts
         return loss_count.share(count, parts)
 
