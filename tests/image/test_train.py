@@ -237,6 +237,8 @@ def test_a_finished_run_is_neither_replaced_nor_trained_further(alone: Alone) ->
     assert len(found["losses"]) == found["steps"] == STEPS
     assert found["resumed_from"].endswith(f"checkpoint-{STEPS}")
     assert found["eval_samples"] == 4
+    assert found["train_samples_per_second"] > 0, "a measurement of the training that had ended"
+    assert "no step is left to train" in runs["finished"]["stderr"]
 
 
 def test_a_run_whose_checkpoints_cannot_be_resumed_does_not_stop_at_one(alone: Alone) -> None:

@@ -43,6 +43,27 @@ def test_a_trainer_and_a_callback_of_transformers_4_train_on_two_ranks(run_in_im
     assert {"trainer-methods", "trainer-tokenizer", "trainer-names"} <= names
 
 
+def test_rarer_overrides_and_calls_of_transformers_4_work(run_in_image: RunInImage) -> None:
+    """Decorators without functools.wraps, partial methods, collators, smoothers, and names of attributes."""
+    done = run(run_in_image, "run", "--quiet", "/scripts/old_overrides.py")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "losses": {"decorated": [0.7, 0.7], "partial": [1.4, 1.4], "extra": [0.7, 0.7], "smoothed": [0.7, 0.7]},
+        "masked": [2, 2],
+        "calls": {
+            **dict.fromkeys(("compute_loss", "training_step", "get_batch_samples", "__call__"), 2),
+            "torch_mask_tokens": 1,
+            "log": 6,
+        },
+        "step": True,
+        "rows": 8,
+        "handler": True,
+        "tokens": 48,
+        "optimizer": "adamw_torch",
+        "score": {"f1": 1.0},
+    }
+
+
 def test_every_field_of_transformers_4_is_accepted_with_a_note_or_refused(run_in_image: RunInImage) -> None:
     """The fields are recorded from 52 releases, by record_fields.py."""
     done = run(run_in_image, "run", "--quiet", "/scripts/old_fields.py")

@@ -142,7 +142,7 @@ _NO_FP16 = "CPUs have no fast fp16"
 _DEVICES = "the ranks are CPU processes of the launcher"
 _MOVED = "it has moved there"
 
-DDP_BACKEND = OldFlag("ddp_backend", "5.1.0", None, _RUN_BACKEND, only=("ccl",), in_train="backend")
+DDP_BACKEND = OldFlag("ddp_backend", "5.1.0", None, _RUN_BACKEND, only=("ccl", "nccl"), in_train="backend")
 FLAGS = (
     DDP_BACKEND,
     OldFlag("no_cuda", "5.0.0", "use_cpu", "it is implied on CPUs", default=False),

@@ -63,12 +63,18 @@ def replace(module: Any, name: str, change: Callable[..., Any]) -> None:
     original = changed.forward
     signature = inspect.signature(original)
 
+    from cpu_train_stack.operators.registration import has_memory
+
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **options: Any) -> Any:
         if is_compiling() or is_left_to_torch():
             return original(self, *args, **options)
         unchanged = functools.partial(original, self, *args, **options)
-        return change(self, padding.given(signature, self, args, options), original, unchanged)
+        given = padding.given(signature, self, args, options)
+        # Without values, as FakeTensorMode and the device meta have none, nobody knows what is padding.
+        if any(hasattr(each, "is_meta") and (each.is_meta or not has_memory(each)) for each in given.values()):
+            return unchanged()
+        return change(self, given, original, unchanged)
 
     changed.forward = forward
 

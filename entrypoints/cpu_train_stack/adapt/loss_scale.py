@@ -20,16 +20,25 @@ import contextlib
 import copy
 import functools
 import inspect
-from collections.abc import Iterator, Mapping
-from types import CodeType
+from collections.abc import Iterator
 from typing import Any
 
-from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, after_creation, on_import
+from cpu_train_stack.adapt.adaptation import (
+    Adaptation,
+    Releases,
+    Situation,
+    after_creation,
+    before_method,
+    on_import,
+)
+from cpu_train_stack.adapt.loss_code import attributes, loss_functions, names, own_method
 
 _NAME, _ITEMS = "loss-scale", "num_items_in_batch"
+_ATTRIBUTE = "_cpu_train_stack_scale"  # of a Trainer, and of the steps that respect it
 _OVER_RANKS = "average_tokens_across_devices"
 _RANKS = frozenset({"num_processes", "world_size", "get_world_size"})
 _STEPS = frozenset({"gradient_accumulation_steps", "current_gradient_accumulation_steps"})
+_WHOLE = frozenset({"int", "long"})  # what makes a whole number of a count
 # What this adaptation replaces in Trainer's own code: a later release may decide otherwise.
 _ACCEPTS = "model_accepts_loss_kwargs"
 _READ = {"training_step": {_ACCEPTS, "compute_loss_func"}, "compute_loss": {_OVER_RANKS}}
@@ -55,6 +64,7 @@ class _Scale:
         self._situation = situation
         self._is_running = False
         self._refuses_count = False
+        self._cuts_count = False
         self._steps: int | None = None
         self._replaced: Any = None
         self._loss: Any = None
@@ -76,15 +86,20 @@ class _Scale:
         """`options` have the count of all ranks and steps."""
         trainer, count = self._trainer, options.get(_ITEMS)
         ranks, steps = self._ranks(count), self._steps or 1
+        part = factor = None
         if count is not None and ranks * steps > 1:
-            options[_ITEMS] = count / (ranks * steps)
+            part = self._share(model, count, ranks * steps)
+            options[_ITEMS], factor = self._whole(part) if self._cuts_count else (part, None)
             self._report("the loss has the same scale with any number of ranks and accumulation steps")
-        self._is_running = True
-        try:
-            with _attributes(trainer.args, {_OVER_RANKS: False} if ranks > 1 else {}):
-                loss = self._accepted(own, model, inputs, *arguments, **options)
-        finally:
-            self._is_running = False
+        kept = copy.copy(inputs)
+        loss = self._own_loss(own, ranks, model, inputs, *arguments, **options)
+        if getattr(part, "is_cut", False) and not self._cuts_count:
+            self._cuts_count = True
+            self._report("the loss is computed for a whole number of labels, and scaled to their share")
+            options[_ITEMS], factor = self._whole(part)
+            loss = self._own_loss(own, ranks, model, kept, *arguments, **options)
+        if factor is not None:
+            loss = (loss[0] * factor, *loss[1:]) if isinstance(loss, (tuple, list)) else loss * factor
         if self._steps is not None:  # so that Trainer divides by the steps; `step` restores them
             trainer.model_accepts_loss_kwargs = False
             trainer.compute_loss_func = None
@@ -92,16 +107,44 @@ class _Scale:
         self._loss = first.detach() if hasattr(first, "detach") else None
         return loss
 
+    def _share(self, model: Any, count: Any, parts: int) -> Any:
+        """The count of one rank and step. torch.compile would not know the class of a Count."""
+        from cpu_train_stack.adapt import loss_count
+
+        may_cut = any(_WHOLE & names(function) for _, function in loss_functions(self._trainer))
+        if may_cut and any(map(loss_count.is_compiled, model.modules())):
+            self._report(f"a compiled model: {_ITEMS} has a fraction, which int() cuts off: divide by it as it is")
+            may_cut = False
+        if not may_cut:
+            return count / parts
+        return loss_count.share(count, parts)
+
+    @staticmethod
+    def _whole(part: Any) -> tuple[Any, float]:
+        """A whole number of labels, and the factor that gives the loss of `part` labels."""
+        from cpu_train_stack.adapt import loss_count
+
+        whole = loss_count.nearest(part)
+        return whole, float(whole) / float(part)
+
+    def _own_loss(self, own: Any, ranks: int, *arguments: Any, **options: Any) -> Any:
+        self._is_running = True
+        try:
+            with attributes(self._trainer.args, {_OVER_RANKS: False} if ranks > 1 else {}):
+                return self._accepted(own, *arguments, **options)
+        finally:
+            self._is_running = False
+
     def _accepted(self, own: Any, model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
         """The loss. A forward may have **kwargs, and pass them on to a module that refuses the count."""
         trainer, kept = self._trainer, copy.copy(inputs)  # a script's method may remove the labels
         if not self._refuses_count:
             try:
                 return own(model, inputs, *arguments, **options)
-            except TypeError as error:
+            except (TypeError, ValueError) as error:
                 if _ITEMS not in str(error) or not trainer.model_accepts_loss_kwargs:
                     raise
-        with _attributes(trainer, {"model_accepts_loss_kwargs": False}):
+        with attributes(trainer, {"model_accepts_loss_kwargs": False}):
             loss = own(model, kept, *arguments, **options)
         self._refuses_count = True
         self._report(f"the model refuses {_ITEMS}, and does not get it")
@@ -119,16 +162,16 @@ class _Scale:
             yield
             return
         self._steps = steps
-        names = ("model_accepts_loss_kwargs", "compute_loss_func")
+        restored = ("model_accepts_loss_kwargs", "compute_loss_func")
         try:
-            with _attributes(trainer, {name: getattr(trainer, name) for name in names}):
+            with attributes(trainer, {name: getattr(trainer, name) for name in restored}):
                 yield
         finally:
             self._steps = None
 
     def own_step(self, name: str, function: Any) -> contextlib.AbstractContextManager[None]:
         """While the script's own `training_step` runs. `name`: of the method."""
-        trainer, read = self._trainer, _names(function)
+        trainer, read = self._trainer, names(function)
         steps = self._number_of_steps()
         if _ACCEPTS in read:
             return self.step()
@@ -145,12 +188,13 @@ class _Scale:
         own = accelerator.backward
 
         def backward(loss: Any, *arguments: Any, **options: Any) -> None:
-            is_divided = bool(_STEPS & read) and self._is_part(loss.detach())
+            # Trainer's own step, which the script's calls, divides by itself.
+            is_divided = self._steps is not None or (bool(_STEPS & read) and self._is_part(loss.detach()))
             if not is_divided:
                 self._report(f"{name} is older than transformers 4.46: backward divides by accumulation steps")
             own(loss if is_divided else loss / steps, *arguments, **options)
 
-        return _attributes(accelerator, {"backward": backward})
+        return attributes(accelerator, {"backward": backward})
 
     def _is_part(self, loss: Any) -> bool:
         """Whether the script has divided its last loss by the accumulation steps.
@@ -177,13 +221,13 @@ class _Scale:
             return 1
         return 1 if self._is_own(_RANKS, _TIMES_RANKS.format(ranks=ranks)) else ranks
 
-    def _is_own(self, names: frozenset[str], consequence: str) -> bool:
+    def _is_own(self, wanted: frozenset[str], consequence: str) -> bool:
         """Whether the script's code for the loss reads one of these names: it may scale the loss itself."""
-        for name, function in _functions(self._trainer):
-            read = _names(function)
-            if _OVER_RANKS in read and names is _RANKS:
+        for name, function in loss_functions(self._trainer):
+            read = names(function)
+            if _OVER_RANKS in read and wanted is _RANKS:
                 continue  # a copy of Trainer's method, which does what the argument says
-            if found := sorted(names & read):
+            if found := sorted(wanted & read):
                 self._report(f"{name} reads {found[0]}, so it may scale the loss itself: {consequence}")
                 return True
         return False
@@ -192,76 +236,31 @@ class _Scale:
         self._situation.report(_NAME, line)
 
 
-@contextlib.contextmanager
-def _attributes(owner: Any, values: Mapping[str, Any]) -> Iterator[None]:
-    """Inside the block, an object has these attributes. Afterwards, it has its own again."""
-    before = {name: getattr(owner, name) for name in values}
-    try:
-        for name, value in values.items():
-            setattr(owner, name, value)
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(owner, name, value)
-
-
-def _functions(trainer: Any) -> Iterator[tuple[str, Any]]:
-    """The name and the function of all code outside of Trainer that makes the loss of the model's output."""
-    for kind in type(trainer).__mro__:
-        if kind.__module__ == "transformers.trainer":
-            break
-        if "compute_loss" in vars(kind):
-            yield f"{kind.__name__}.compute_loss", vars(kind)["compute_loss"]
-    given = trainer.compute_loss_func
-    while isinstance(given, functools.partial):
-        given = given.func
-    given = getattr(given, "__func__", given)
-    if given is not None:
-        kind = type(given)
-        yield "compute_loss_func", given if inspect.isroutine(given) else getattr(kind, "forward", kind.__call__)
-
-
-@functools.lru_cache(maxsize=64)
-def _names(function: Any) -> frozenset[str]:
-    """The names that a function reads, also in the functions inside it."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    left, names = [code] if isinstance(code, CodeType) else [], set()
-    while left:
-        one = left.pop()
-        names |= {*one.co_names, *one.co_varnames, *one.co_freevars}
-        left += [inner for inner in one.co_consts if isinstance(inner, CodeType)]
-    return frozenset(names)
-
-
-def _count_as_the_inner_model(trainer: Any) -> None:
-    """Trainer counts all labels but the first of each row for a causal language model, also inside a wrapper."""
-    if not hasattr(trainer, "_loss_shifts_labels"):
-        return  # before transformers 5, Trainer counts all labels
-    from transformers import PreTrainedModel
-    from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
-
-    modules = trainer.accelerator.unwrap_model(trainer.model).modules()
-    inner = next((module for module in modules if isinstance(module, PreTrainedModel)), None)
-    if inner is not None and not getattr(inner.config, "is_encoder_decoder", False):
-        trainer._loss_shifts_labels = LOSS_MAPPING.get(getattr(inner, "loss_type", None)) is ForCausalLMLoss
-
-
-def _in_own_step(name: str, function: Any, attribute: str) -> Any:
-    """The script's `training_step`, inside the scale that the trainer has in `attribute`."""
+def _in_own_step(name: str, function: Any, owner: Any) -> Any:
+    """The script's `training_step`, inside the scale of its trainer: `owner`, or the first argument."""
 
     @functools.wraps(function)
-    def training_step(self: Any, *arguments: Any, **options: Any) -> Any:
-        scale = getattr(self, attribute, None)
+    def training_step(*arguments: Any, **options: Any) -> Any:
+        scale = getattr(arguments[0] if owner is None else owner, _ATTRIBUTE, None)
         with contextlib.nullcontext() if scale is None else scale.own_step(name, function):
-            return function(self, *arguments, **options)
+            return function(*arguments, **options)
 
-    setattr(training_step, attribute, True)
+    setattr(training_step, _ATTRIBUTE, True)
     return training_step
+
+
+def _cover_steps(trainer: Any, _options: object = None) -> None:
+    """Before training: the script's `training_step` of its classes, in Trainer's place, and of the object."""
+    for owner in (trainer, *type(trainer).__mro__):
+        own = own_method(owner, "training_step")
+        if own is not None and not hasattr(own, _ATTRIBUTE) and (owner is trainer or inspect.isfunction(own)):
+            name = f"{getattr(owner, '__name__', 'trainer')}.training_step"
+            owner.training_step = _in_own_step(name, own, trainer if owner is trainer else None)
 
 
 def unknown_code(trainer: Any) -> set[str]:
     """The methods of the class Trainer whose code no longer reads what this adaptation replaces."""
-    return {name for name, read in _READ.items() if not read <= _names(getattr(trainer, name))}
+    return {name for name, read in _READ.items() if not read <= names(getattr(trainer, name))}
 
 
 def _hook(situation: Situation, module: Any) -> None:
@@ -269,25 +268,23 @@ def _hook(situation: Situation, module: Any) -> None:
     if missing := unknown_code(trainer):
         situation.report(_NAME, f"unknown code in Trainer.{', '.join(sorted(missing))}: the loss stays as it is")
         return
-    attribute = "_cpu_train_stack_scale"
     original = trainer.training_step
 
     def install(new: Any) -> None:
-        setattr(new, attribute, _Scale(new, situation))
-        owners: list[Any] = list(type(new).__mro__[: type(new).__mro__.index(trainer)])
-        for owner in owners:
-            own = vars(owner).get("training_step")
-            if inspect.isfunction(own) and not hasattr(own, attribute):
-                owner.training_step = _in_own_step(f"{owner.__name__}.training_step", own, attribute)
-        _count_as_the_inner_model(new)
+        from cpu_train_stack.adapt import loss_count
+
+        setattr(new, _ATTRIBUTE, _Scale(new, situation))
+        _cover_steps(new)
+        loss_count.count_as_the_inner_model(new)
 
     @functools.wraps(original)
     def training_step(self: Any, *arguments: Any, **options: Any) -> Any:
-        scale = getattr(self, attribute, None)  # None for a subclass that does not call Trainer's __init__
+        scale = getattr(self, _ATTRIBUTE, None)  # None for a subclass that does not call Trainer's __init__
         with contextlib.nullcontext() if scale is None else scale.step():
             return original(self, *arguments, **options)
 
     after_creation(trainer, install)
+    before_method(trainer, "train", _cover_steps)
     trainer.training_step = training_step
 
 

@@ -9,6 +9,7 @@ precedence, as in evaluate.
 from __future__ import annotations
 
 import functools
+import inspect
 from pathlib import Path
 from typing import Any, Callable
 
@@ -26,11 +27,13 @@ NAMES = ("accuracy", "f1", "glue", "mse", "roc_auc", "seqeval", "squad", "squad_
 
 def _hook(situation: Situation, module: Any) -> None:
     original = module.load
+    parameters = inspect.signature(original)
 
     @functools.wraps(original)
     def load(path: str, config_name: str | None = None, *args: Any, **options: Any) -> Any:
         name = path[len(_HUB) :] if path.startswith(_HUB) and not Path(path).exists() else path
-        if name not in NAMES or args or options.get("revision") or _is_program(path):
+        given = parameters.bind(path, config_name, *args, **options).arguments
+        if name not in NAMES or given.get("revision") or _is_program(path):
             return _load(functools.partial(original, path, config_name, *args, **options), path)
         package = PACKAGES.get(name)
         if package is not None and not packages.installed(package):
@@ -41,7 +44,9 @@ def _hook(situation: Situation, module: Any) -> None:
         from cpu_train_stack.adapt.metrics import METRICS
 
         situation.report(_NAME, f"evaluate.load({path!r}) uses the image's metric: nothing is downloaded")
-        for unused in ("module_type", "download_config", "download_mode", "revision"):
+        named = given.pop("init_kwargs", {})
+        options = {**given, **named}
+        for unused in ("path", "config_name", "module_type", "download_config", "download_mode", "revision"):
             options.pop(unused, None)
         # Files are only necessary if several processes compute one metric together.
         options.setdefault("keep_in_memory", options.get("num_process", 1) == 1)

@@ -87,7 +87,17 @@ def _install_optimizer(situation: Situation) -> None:
         add_to_transformers(module, "AdamW", lambda: importlib.import_module("transformers.optimization").AdamW)
 
     on_import("transformers.optimization", _add_optimizer)(situation)
+    on_import("transformers.training_args", _name_optimizer)(situation)
     on_import("transformers.utils.import_utils", add)(situation)
+
+
+def _name_optimizer(_situation: Situation, module: Any) -> None:
+    """OptimizerNames has the old name, also as a value: TrainingArguments.set_optimizer("adamw_hf")."""
+    names = module.OptimizerNames
+    refuse = names._missing_
+    if not hasattr(names, "ADAMW_HF"):
+        names.ADAMW_HF = names.ADAMW_TORCH
+        names._missing_ = lambda value: names.ADAMW_TORCH if value == "adamw_hf" else refuse(value)
 
 
 def add_methods(situation: Situation, module: Any) -> None:

@@ -1,17 +1,21 @@
-"""Subclasses of Trainer whose methods have the arguments of transformers 4. Torch-free until used.
+"""Subclasses of Trainer, and of what it uses, whose methods have the arguments of transformers 4. Torch-free.
 
 Trainer calls its own methods with arguments that older releases did not have: `save_model` gets _internal_call
 since 4.16, `compute_loss` and `training_step` get num_items_in_batch since 4.46, `log` start_time since 4.47, and
 `_get_train_sampler` the rows since 4.51. A method of the script that overrides one of them gets only the arguments
-that it accepts. The signatures of the installed Trainer decide, so that no list of methods can be out of date.
+that it accepts. The signatures of the installed Trainer decide, so that no list of methods can be out of date. The
+same holds for data collators of language models (offset_mapping) and for LabelSmoother (num_items_in_batch).
 Calls of Trainer's methods with the arguments of older releases are changed as OLD_CALLS says.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import sys
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any, Callable
 
 from cpu_train_stack import contract
@@ -23,6 +27,7 @@ from cpu_train_stack.adapt.adaptation import (
     before_method,
     on_import,
 )
+from cpu_train_stack.adapt.launcher_variables import is_script
 
 _NAME = "trainer-methods"
 _ITEMS = "num_items_in_batch"
@@ -36,8 +41,12 @@ OLD_CALLS = {
         ("tr_loss", "grad_norm", "model", "trial", "epoch", "ignore_keys_for_eval"),
     ),
     "_save_checkpoint": (("model", "trial", "metrics"),),
+    "get_batch_samples": (("epoch_iterator", "num_batches"),),
+    "set_initial_training_values": (("args", "dataloader", "total_train_batch_size"),),
     "train": (("resume_from_checkpoint", "trial", "ignore_keys_for_eval", "model_path"),),
 }
+# Arguments at the end that older releases did not have: another parameter at their place is the script's own.
+_NEWER = frozenset({_ITEMS, "start_time", "_internal_call"})
 _RELEASES = Releases("transformers", "4.46")
 
 
@@ -56,7 +65,7 @@ def accepted(
     named: dict[str, Any] = {}
     for place, (name, parameter) in enumerate(own.parameters.items()):
         there = names[place] if place < len(names) and names[place] not in own.parameters else name
-        source = name if name in given else there
+        source = name if name in given or _is_another(parameter, there) else there
         if parameter.kind is parameter.VAR_KEYWORD:
             named.update(given)
             given = {}
@@ -69,6 +78,19 @@ def accepted(
         else:
             named[name] = given.pop(source)
     return kept, named, list(given)
+
+
+def _is_another(parameter: inspect.Parameter, name: str) -> bool:
+    """Whether a parameter of an override has nothing to do with the newer argument `name` at its place."""
+    shared = set(parameter.name.split("_")) & set(name.split("_")) - {""}
+    return name in _NEWER and not shared and parameter.default is not parameter.empty
+
+
+def _is_scripts_call(frame: FrameType | None) -> bool:
+    """Whether the script's own code calls a method, also through an adaptation that replaces it in the object."""
+    while frame is not None and f"{frame.f_globals.get('__name__')}.".startswith(contract.MODULES):
+        frame = frame.f_back
+    return is_script(frame)
 
 
 def _accepts_all(own: inspect.Signature, base: inspect.Signature) -> bool:
@@ -102,6 +124,7 @@ def _accept_old_calls(situation: Situation, owner: Any, name: str) -> None:
             given = next((one for one in found if one is not None), None)
             if given is not None:
                 situation.report(_NAME, f"Trainer.{name} is called with the arguments of an older transformers")
+                given.update({"device": self.args.device} if "device" in given else {})
                 return original(self, **given)
         return original(self, *args, **options)
 
@@ -116,23 +139,38 @@ def _fits(signature: inspect.Signature, args: Any, options: Any) -> bool:
     return True
 
 
-def fitted(function: Any, base: inspect.Signature, report: Callable[[list[str]], None]) -> Any:
+def _signature(function: Any, name: str) -> inspect.Signature:
+    """The signature of a method with this name. A decorator without functools.wraps accepts all arguments."""
+    own = inspect.signature(function)
+    if any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in own.parameters.values()):
+        for cell in getattr(function, "__closure__", None) or ():
+            with contextlib.suppress(ValueError):  # an empty cell
+                inner = cell.cell_contents
+                if inspect.isfunction(inner) and inner.__name__ == name:
+                    return inspect.signature(inner)
+    return own
+
+
+def fitted(function: Any, base: inspect.Signature, report: Callable[[list[str]], None], name: str = "") -> Any:
     """`function`, or a function that drops the arguments that it does not accept.
 
-    `base`: the signature of Trainer's own method. `report`: gets the names of what is dropped. A call that fits
-    the function is not changed.
+    `base`: the signature of Trainer's own method. `report`: gets the names of what is dropped. `name`: of the
+    method. A call that fits the function is not changed.
     """
     try:
-        own = inspect.signature(function)
+        own = _signature(function, name)
     except (TypeError, ValueError):
         return function
     if _accepts_all(own, base):
         return function
+    pairs = list(zip(own.parameters.values(), base.parameters))
+    has_another = any(one.kind in _POSITIONAL and _is_another(one, name) for one, name in pairs)
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
         # A script's own call may fit neither: then Python's message is about its function.
-        if _fits(own, args, options) or not _fits(base, args, options):
+        is_meant = not has_another or _is_scripts_call(sys._getframe(1))
+        if (is_meant and _fits(own, args, options)) or not _fits(base, args, options):
             return function(*args, **options)
         kept, named, dropped = accepted(own, base, args, options)
         report(dropped)
@@ -142,7 +180,7 @@ def fitted(function: Any, base: inspect.Signature, report: Callable[[list[str]],
 
 
 class _Overrides:
-    """The methods that scripts override. `bases`: the signatures of Trainer's own."""
+    """The methods of a class that scripts override. `bases`: the signatures of its own."""
 
     def __init__(self, situation: Situation, trainer: Any) -> None:
         self.situation = situation
@@ -151,7 +189,7 @@ class _Overrides:
         self.bases = {
             name: inspect.signature(function)
             for name, function in functions.items()
-            if inspect.isfunction(function) and not name.startswith("__")
+            if inspect.isfunction(function) and (name == "__call__" or not name.startswith("__"))
         }
         self.fitted: set[Any] = set()
 
@@ -162,7 +200,7 @@ class _Overrides:
                 if name not in self.bases or function in self.fitted:
                     continue
                 is_static = isinstance(vars(owner)[name], staticmethod)
-                changed = fitted(function, self.bases[name], self._report(owner.__name__, name))
+                changed = fitted(function, self.bases[name], self._report(owner.__name__, name), name)
                 self.fitted |= {function, changed}
                 if changed is not function:
                     setattr(owner, name, staticmethod(changed) if is_static else changed)
@@ -171,12 +209,12 @@ class _Overrides:
                 base = self.bases[name]
                 if not isinstance(vars(self.trainer)[name], staticmethod):
                     base = base.replace(parameters=list(base.parameters.values())[1:])
-                setattr(trainer, name, fitted(vars(trainer)[name], base, self._report("trainer", name)))
+                setattr(trainer, name, fitted(vars(trainer)[name], base, self._report("trainer", name), name))
 
     def _report(self, owner: str, name: str) -> Callable[[list[str]], None]:
         def report(dropped: list[str]) -> None:
-            text = f"{owner}.{name} has the arguments of an older transformers: it gets no {', '.join(dropped)}"
-            self.situation.report(_NAME, text)
+            text = f"it gets no {', '.join(dropped)}" if dropped else "it gets them by their places"
+            self.situation.report(_NAME, f"{owner}.{name} has the arguments of an older transformers: {text}")
 
         return report
 
@@ -191,7 +229,8 @@ class _Overrides:
 def own_functions(owner: Any) -> Iterator[tuple[str, Any]]:
     """The functions among the attributes of a class or an object that are the script's, not of transformers."""
     for name, value in list(vars(owner).items()):
-        function = getattr(value, "__func__", value)
+        is_partial = isinstance(value, functools.partialmethod)
+        function = value.__get__(None, owner) if is_partial else getattr(value, "__func__", value)
         if not inspect.isfunction(function) or isinstance(value, classmethod):
             continue
         if not f"{inspect.unwrap(function).__module__}.".startswith(_LIBRARIES):
@@ -205,6 +244,30 @@ def _hook_methods(situation: Situation, module: Any) -> None:
     for name in ("__init__", "train"):
         before_method(module.Trainer, name, overrides.fit)
     after_creation(module.Trainer, overrides.stop_scaling)
+    smoothers = _Overrides(situation, module.LabelSmoother)
+
+    def fit_smoother(trainer: Any, _options: object) -> None:
+        if isinstance(trainer.label_smoother, module.LabelSmoother):
+            smoothers.fit(trainer.label_smoother)
+
+    before_method(module.Trainer, "train", fit_smoother)
+
+
+def _hook_collators(situation: Situation, module: Any) -> None:
+    base, known = module.DataCollatorForLanguageModeling, set()
+    overrides = _Overrides(situation, base)
+
+    def fit(collator: Any, _options: object) -> None:
+        if isinstance(collator, base) and type(collator) not in known:
+            known.add(type(collator))
+            overrides.fit(collator)
+
+    before_method(module.DataCollatorMixin, "__call__", fit)
+
+
+def _install(situation: Situation) -> None:
+    on_import("transformers.trainer", _hook_methods, _RELEASES)(situation)
+    on_import("transformers.data.data_collator", _hook_collators, _RELEASES)(situation)
 
 
 ADAPTATIONS = (
@@ -212,7 +275,7 @@ ADAPTATIONS = (
         _NAME,
         "methods of Trainer that a script overrides get only the arguments that they accept",
         (_RELEASES,),
-        on_import("transformers.trainer", _hook_methods, _RELEASES),
+        _install,
         when="if a subclass of Trainer overrides a method",
     ),
 )

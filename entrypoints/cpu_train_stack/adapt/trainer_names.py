@@ -19,6 +19,7 @@ _TOKENIZER, _NAMES = "trainer-tokenizer", "trainer-names"
 _TRAINER, _SEQ2SEQ = "transformers.trainer", "transformers.trainer_seq2seq"
 _NEW, _OLD = "processing_class", "tokenizer"
 _RELEASES = Releases("transformers", "5.0")
+_STEPS = "current_gradient_accumulation_steps"
 # The places of Trainer's arguments before 4.46, without compute_loss_func and optimizer_cls_and_kwargs.
 _PLACES = (
     *("model", "args", "data_collator", "train_dataset", "eval_dataset", _OLD, "model_init", "compute_metrics"),
@@ -46,8 +47,10 @@ def _accept_old_places(owner: Any, trainer: str, situation: Situation) -> None:
 
     @functools.wraps(original)
     def create(self: Any, *args: Any, **options: Any) -> None:
-        # Callbacks are a list, and two optimizers a tuple: at their old places, there is now another argument.
-        if len(args) > 8 and (isinstance(args[8], list) or any(isinstance(one, tuple) for one in args[9:10])):
+        # Callbacks are a list, two optimizers a tuple, and compute_metrics gets one argument: at their old places,
+        # there is now another argument.
+        is_old = any(map(_is_metrics, args[7:8])) or any(isinstance(one, list) for one in args[8:9])
+        if is_old or any(isinstance(one, tuple) for one in args[9:10]):
             situation.report(
                 _TOKENIZER, f"{trainer}(...) has the places of its arguments before transformers 4.46"
             )
@@ -56,6 +59,17 @@ def _accept_old_places(owner: Any, trainer: str, situation: Situation) -> None:
         original(self, *args, **options)
 
     owner.__init__ = create
+
+
+def _is_metrics(function: Any) -> bool:
+    """Whether it is a compute_metrics, and no compute_loss_func, which gets outputs, labels and their count."""
+    try:
+        inspect.signature(function).bind(None, None, num_items_in_batch=None)
+    except TypeError:
+        return callable(function)
+    except ValueError:  # it has no signature
+        pass
+    return False
 
 
 def add_tokenizer(situation: Situation, owner: Any, name: str) -> None:
@@ -92,6 +106,7 @@ def pass_tokenizer(situation: Situation, module: Any) -> None:
                     changed.add(vars(owner)[name])
 
     handler.add_callback = add_callback
+    add_tokenizer(situation, handler, "CallbackHandler")
 
 
 def _with_tokenizer(situation: Situation, function: Any) -> Any:
@@ -170,6 +185,11 @@ def _get_optimizer_group(self: Any, param: Any = None) -> Any:
     return next((group for group in groups if any(one is param for one in group["params"])), None)
 
 
+def _num_tokens(_self: Any, train_dl: Any, max_steps: int | None = None) -> int:
+    counts = (batch["input_ids"].numel() for batch in train_dl)
+    return sum(counts) if max_steps is None else next(counts, 0) * max_steps
+
+
 def _same_model(_self: Any, model: Any, *_args: Any, **_options: Any) -> Any:
     return model
 
@@ -188,6 +208,7 @@ REMOVED: Mapping[str, tuple[str, Callable[..., Any]]] = {
         "a sum over model.parameters()",
         lambda self: sum(one.numel() for one in self.model.parameters() if one.requires_grad),
     ),
+    "num_tokens": ("a sum over the batches", _num_tokens),
     "torch_jit_model_eval": ("gone: the model is not traced", _same_model),
     "ipex_optimize_model": ("gone: torch includes IPEX's optimizations", _same_model),
 }
@@ -222,6 +243,10 @@ def add_removed_names(situation: Situation, module: Any) -> None:
     for name, (now, function) in REMOVED.items():
         if not hasattr(owner, name):
             setattr(owner, name, reported(name, now, function))
+    if not hasattr(owner, _STEPS):  # a script's own loop calls training_step before `train` has set it
+        steps = functools.cached_property(lambda self: self.args.gradient_accumulation_steps)
+        steps.__set_name__(owner, _STEPS)
+        setattr(owner, _STEPS, steps)
     for name in _ABSENT:
         if not hasattr(owner, name):
             setattr(owner, name, _Absent(situation, name))

@@ -1,10 +1,10 @@
 """Scripts that mpirun, srun or another launcher starts as several ranks: `mpirun -n 2 python train.py`.
 
 torch does not know these launchers: each rank would train alone, on all of the data. As under torchrun, such a
-process becomes `entrypoint run SCRIPT`, or `run -m MODULE`. With `python -c`, or with other options of Python,
-such as -X, a rank keeps its command and prints that it trains alone. These keep their command without a line:
-programs whose name does not end in .py, a rank's own children, scripts that do not import torch, and scripts that
-find out their rank themselves, by mpi4py or by the launcher's variable.
+process becomes `entrypoint run SCRIPT`, or `run -m MODULE`. With `python -c`, with other options of Python, such
+as -X, and if only an installed package imports torch, a rank keeps its command and prints that it trains alone.
+These keep their command without a line: programs whose name does not end in .py, a rank's own children, programs
+that do not import torch, and scripts that find out their rank themselves, by mpi4py or by the launcher's variable.
 
 Also the scripts of `accelerate launch --cpu --num_processes 2`, which would be a single process, and a note for
 scripts of older libraries that plain Python runs. Torch-free.
@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 
 from cpu_train_stack import contract
+from cpu_train_stack.cli.import_hooks import after_import
 from cpu_train_stack.cli.numbers import whole_number
 from cpu_train_stack.cli.say import say
 from cpu_train_stack.placement.launchers import LAUNCHERS, PLAIN, TORCHRUN, Launcher
@@ -62,7 +63,7 @@ def adopted(words: Sequence[str], environ: Mapping[str, str], above: Sequence[st
     """
     launcher = launcher_of(environ)
     options, arguments = _split(words[1:])
-    if launcher is None or not set(options) <= _PASSED_OVER or not _would_train_alone(arguments, launcher, above):
+    if launcher is None or not set(options) <= _PASSED_OVER or not _imports_torch(arguments, launcher, above):
         return []
     return [] if arguments[0] == "-c" else arguments
 
@@ -71,13 +72,32 @@ def warning(words: Sequence[str], environ: Mapping[str, str], above: Sequence[st
     """The line of a rank that keeps its command and trains alone."""
     launcher = launcher_of(environ)
     options, arguments = _split(words[1:])
-    if launcher is None or not _would_train_alone(arguments, launcher, above):
+    if launcher is None or not _imports_torch(arguments, launcher, above):
         return None
+    return _line(launcher, environ, [*options, *arguments[:1]])
+
+
+def _line(launcher: Launcher, environ: Mapping[str, str], program: Sequence[str]) -> str:
     return (
         f"warning: {launcher.name} started this process as rank {environ[launcher.rank]} of "
-        f"{environ[launcher.world_size]}, but python {' '.join([*options, *arguments[:1]])} trains alone, on all "
+        f"{environ[launcher.world_size]}, but python {' '.join(program)} trains alone, on all "
         f"of the data: use entrypoint run SCRIPT.py (or run -m MODULE), or set {contract.TORCHRUN}={_OFF}"
     )
+
+
+def watch(words: Sequence[str], environ: Mapping[str, str], above: Sequence[str]) -> None:
+    """Print the line when a rank imports torch through a package whose files were not read."""
+    launcher = launcher_of(environ)
+    options, arguments = _split(words[1:])
+    if launcher is None or _modules(arguments, launcher, above) is None:
+        return
+
+    def say_so(_torch: object) -> None:
+        # A script that sets RANK, or has imported mpi4py, knows its rank.
+        if launcher_of(environ) is launcher and not _OWN & set(sys.modules):
+            say(_line(launcher, environ, [*options, *arguments[: 2 if arguments[0] == "-m" else 1]]))
+
+    after_import("torch", say_so)
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -90,21 +110,34 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return options, rest
 
 
-def _would_train_alone(arguments: Sequence[str], launcher: Launcher, above: Sequence[str]) -> bool:
+def _imports_torch(arguments: Sequence[str], launcher: Launcher, above: Sequence[str]) -> bool:
+    return bool((_modules(arguments, launcher, above) or set()) & _TORCH)
+
+
+def _modules(arguments: Sequence[str], launcher: Launcher, above: Sequence[str]) -> set[str] | None:
+    """What a program imports, as far as its text shows it. None if it does not train, or knows its rank itself."""
     if not arguments or any(_PYTHON.fullmatch(name) for name in above):  # a program that a rank has started
-        return False
+        return None
+    modules: set[str] = set()
     if arguments[0] not in ("-m", "-c"):
-        return arguments[0].endswith(".py") and _trains_alone(Path(arguments[0]), launcher)
-    if len(arguments) < 2:
-        return False
-    if arguments[0] == "-c":
-        return launcher.rank not in arguments[1] and _is_alone(
-            {name.partition(".")[0] for name in _names(arguments[1])}
-        )
-    # Only modules of the working folder: an installed one may be a launcher itself.
-    path = Path(*arguments[1].split("."))
-    files = (path.with_suffix(".py"), path / "__main__.py")
-    return any(_trains_alone(file, launcher, Path()) for file in files if file.is_file())
+        script = Path(arguments[0])
+        texts = _sources(script, script.parent, modules) if script.suffix == ".py" else None
+    elif len(arguments) < 2:
+        return None
+    elif arguments[0] == "-c":
+        modules |= {name.partition(".")[0] for name in _names(arguments[1])}
+        texts = iter(arguments[1:2])
+    else:
+        # Of an installed module, the files are not read: it may be a launcher itself.
+        path = Path(*arguments[1].split("."))
+        files = [file for file in (path.with_suffix(".py"), path / "__main__.py") if file.is_file()]
+        is_launcher = path.parts[0] in {*_TORCH, *_OWN, __name__.partition(".")[0]}
+        if is_launcher and not files:
+            return None
+        texts = (text for file in files for text in _sources(file, Path(), modules))
+    if texts is None or any(launcher.rank in text for text in texts) or modules & _OWN:
+        return None
+    return modules
 
 
 def names_above(proc: Path = Path("/proc")) -> list[str]:
@@ -124,29 +157,14 @@ def names_above(proc: Path = Path("/proc")) -> list[str]:
     return found
 
 
-def _trains_alone(script: Path, launcher: Launcher, folder: Path | None = None) -> bool:
-    """Whether the script imports torch, also through files in `folder`, and does not know the launcher itself.
-
-    `folder`: the script's own by default.
-    """
-    modules: set[str] = set()
-    for text in _sources(script, script.parent if folder is None else folder, modules):
-        if launcher.rank in text:
-            return False
-    return _is_alone(modules)
-
-
-def _is_alone(modules: set[str]) -> bool:
-    return bool(modules & _TORCH) and not modules & _OWN
-
-
 def _sources(script: Path, folder: Path, modules: set[str]) -> Iterator[str]:
-    """The text of the script and of the files that it imports from the folder. Fills `modules`."""
+    """The text of the script and of the files that it imports from the folder and PYTHONPATH. Fills `modules`."""
     waiting, seen = [script], {script}
+    folders = [folder, *map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))]
     while waiting and len(seen) <= _MOST_FILES:
         file = waiting.pop()
         try:
-            text = file.read_text(encoding="utf-8", errors="replace")
+            text = file.read_text(encoding="utf-8-sig", errors="replace")
         except OSError:  # Python reports it
             continue
         yield text
@@ -155,14 +173,13 @@ def _sources(script: Path, folder: Path, modules: set[str]) -> Iterator[str]:
             level = len(name) - len(absolute)
             if level == 0:
                 modules.add(name.partition(".")[0])
-            above = [folder, *file.parents]  # of a relative import: the package of the file, or one above
-            if level >= len(above):
-                continue
-            path = above[level].joinpath(*absolute.split("."))
-            for candidate in (path.with_suffix(".py"), path / "__init__.py"):
-                if candidate not in seen and candidate.is_file():
-                    seen.add(candidate)
-                    waiting.append(candidate)
+            # Of a relative import: the package of the file, or one above.
+            for start in list(file.parents)[level - 1 : level] if level else folders:
+                path = start.joinpath(*absolute.split("."))
+                for candidate in (path.with_suffix(".py"), path / "__init__.py"):
+                    if candidate not in seen and candidate.is_file():
+                        seen.add(candidate)
+                        waiting.append(candidate)
 
 
 def _names(text: str) -> list[str]:

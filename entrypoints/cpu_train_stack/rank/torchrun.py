@@ -39,6 +39,8 @@ def start() -> None:
         arguments = alone.adopted(words, os.environ, above)
         if not arguments and (warning := alone.warning(words, os.environ, above)):
             say(warning)
+        elif not arguments:
+            alone.watch(words, os.environ, above)
         program = " ".join(arguments[: 2 if arguments[:1] == ["-m"] else 1])
         if arguments and launcher is not None and os.environ[launcher.rank] == "0":
             say(

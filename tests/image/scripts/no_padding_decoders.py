@@ -10,6 +10,7 @@ import peft
 import torch
 import trained
 import transformers
+from torch._subclasses import FakeTensorMode
 
 from cpu_train_stack.adapt import decoders, joining, no_padding
 from cpu_train_stack.operators import unpadded
@@ -192,6 +193,13 @@ def evaluation_keeps_the_cache() -> None:
     assert made.generate(**{name: value[2:3, :9] for name, value in inputs.items()}, max_new_tokens=3).shape[1] > 9
 
 
+def tensors_without_values_are_left_to_the_model() -> None:
+    with FakeTensorMode():
+        inputs = packed_batch()
+        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        assert model()(**inputs).logits.shape == (*inputs["input_ids"].shape, SIZES["vocab_size"])
+
+
 no_padding.install(USE)
 for check in (
     padded_rows_of_all_families_have_the_same_gradients,
@@ -205,6 +213,7 @@ for check in (
     in_bf16_the_kernel_computes_rows_within_rounding,
     what_joined_rows_cannot_give_is_computed_as_before,
     evaluation_keeps_the_cache,
+    tensors_without_values_are_left_to_the_model,
 ):
     check()
     print(check.__name__)

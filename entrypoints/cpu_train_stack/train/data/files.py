@@ -51,6 +51,8 @@ def check(path: Path) -> File:
     with readable(path):
         if not path.exists():
             raise UsageError(f"data file '{shown(path)}' does not exist: {where(str(path))}")
+        if path.is_fifo() or path.is_char_device():  # it may never end
+            raise UsageError(f"data file '{shown(path)}' is no regular file: copy its content into one")
         suffix = suffix_of(path)
         if suffix not in SUFFIXES:
             raise UsageError(

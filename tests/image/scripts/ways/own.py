@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from typing import Any
 
 import torch
@@ -36,6 +37,15 @@ class Strict(torch.nn.Module):
 
     def forward(self, input_ids: Any, attention_mask: Any = None) -> Any:
         return self.scores(self.words(input_ids).mean(1))
+
+
+class Picky(Holder):
+    """Refuses unknown arguments in its own way."""
+
+    def forward(self, labels: Any = None, **inputs: Any) -> Any:
+        if unknown := {*inputs} - {"input_ids", "attention_mask"}:
+            raise ValueError(f"unknown: {', '.join(unknown)}")
+        return self.inner(labels=labels, **inputs)
 
 
 class AroundStrict(Holder):
@@ -96,6 +106,16 @@ class OwnItem(Trainer):
         labels = inputs.pop("labels")
         found = model(**inputs)
         loss = total(found.logits, labels) / num_items_in_batch.item()
+        return (loss, found) if return_outputs else loss
+
+
+class OwnWhole(Trainer):
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        labels = inputs.pop("labels")
+        found = model(**inputs)
+        loss = total(found.logits, labels) / max(int(num_items_in_batch), 1)
         return (loss, found) if return_outputs else loss
 
 
@@ -202,6 +222,34 @@ class Replaced(Trainer):
         self.compute_loss = functools.partial(OwnMean.compute_loss, self)
 
 
+class ReplacedStep(Trainer):
+    """The step is replaced in the object."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.training_step = types.MethodType(OldStep.training_step, self)
+
+
+def patched(build: Any) -> Any:
+    """The step is replaced in Trainer, for one training."""
+
+    def build_patched(arguments: Any) -> Any:
+        made, before = build(arguments), Trainer.training_step
+        train = made.train
+
+        def train_patched() -> Any:
+            Trainer.training_step = OldStep.training_step
+            try:
+                return train()
+            finally:
+                Trainer.training_step = before
+
+        made.train = train_patched
+        return made
+
+    return build_patched
+
+
 def ignores(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
     return mean(outputs.logits, labels)
 
@@ -230,12 +278,15 @@ WAYS = {
     "a wrapper of a wrapper": Way(trainer(wrapped(OpenWrapper, wrapped(Wrapper, bert)), CLASSES)),
     "a wrapper of Llama": Way(trainer(wrapped(Wrapper, llama), SHARES)),
     "a wrapper of a module that refuses the count": Way(trainer(wrapped(AroundStrict, Strict), CLASSES)),
+    "a wrapper that refuses the count in its own way": Way(trainer(wrapped(Picky, bert), CLASSES)),
     "a wrapper that adds a mean": Way(trainer(wrapped(Penalized, llama), TEXTS)),
+    "a compiled model": Way(trainer(lambda: torch.compile(llama(), backend="aot_eager"), SHARES)),
     "own mean": Way(trainer(llama, TEXTS, OwnMean)),
     "own mean of tags": Way(trainer(_tags, TEXTS, OwnMean)),
     "own loss of BERT": Way(trainer(bert, CLASSES, OwnWeights)),
     "own division": Way(trainer(llama, SHARES, OwnDivision)),
     "own division by a number": Way(trainer(llama, SHARES, OwnItem)),
+    "own division by a whole number": Way(trainer(llama, SHARES, OwnWhole)),
     "own loss that passes the count on": Way(trainer(llama, SHARES, OwnPassing)),
     "own loss that adds a mean": Way(trainer(llama, TEXTS, OwnPenalty)),
     "own loss that adds a mean to BERT's": Way(trainer(bert, CLASSES, OwnPenalty)),
@@ -248,6 +299,8 @@ WAYS = {
     "training_step of transformers 4.45": Way(trainer(llama, TEXTS, OldStep)),
     "training_step of transformers 4.27": Way(trainer(bert, CLASSES, DividedStep)),
     "training_step of transformers 4.57": Way(trainer(bert, CLASSES, CopiedStep)),
+    "a training_step of transformers 4.45 in the object": Way(trainer(llama, TEXTS, ReplacedStep)),
+    "a training_step of transformers 4.45 in Trainer": Way(patched(trainer(llama, TEXTS))),
     "a method replaced in the object": Way(trainer(llama, TEXTS, Replaced)),
     "average_tokens_across_devices=False": Way(trainer(llama, TEXTS), {"average_tokens_across_devices": False}),
     "compute_loss_func, a mean": Way(trainer(llama, TEXTS, compute_loss_func=ignores)),

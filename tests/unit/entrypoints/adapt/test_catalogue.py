@@ -35,7 +35,7 @@ OF_2_8 = {"transformers": "4.55.4", "accelerate": "1.10.1", "torch": "2.8.0+cpu"
         ("--xpu_backend=ccl", ""),
         ("--ddp_backend ccl --ddp_backend=ccl --lr 1", "--lr 1"),
         ("--ddp_backend gloo --lr 1", "--ddp_backend gloo --lr 1"),
-        ("--ddp_backend=nccl --ddp_backend", "--ddp_backend=nccl --ddp_backend"),
+        ("--ddp_backend=nccl --ddp_backend", "--ddp_backend"),
         ("--evaluation_strategy epoch", "--eval_strategy=epoch"),
         ("--group_by_length", "--train_sampling_strategy=group_by_length"),
         ("--group_by_length false", "--train_sampling_strategy=random"),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cpu_train_stack import contract
-from cpu_train_stack.rank.alone import adopted, ranks_of_accelerate, report, warning
+from cpu_train_stack.rank import alone
+from cpu_train_stack.rank.alone import adopted, ranks_of_accelerate, report, warning, watch
 from tests.unit.entrypoints.launcher_environments import recording
 
 TRAINS = "import os\nimport torch.nn as nn\n"
@@ -110,6 +113,72 @@ def test_a_rank_with_options_of_python_says_that_it_trains_alone(tmp_path: Path,
     assert warning(line, {**environ, contract.TORCHRUN: "plain"}, []) is None
     assert warning(["python", "-c", "import torch; train()"], environ, [])
     assert warning(["python", "-c", "import torch, mpi4py"], environ, []) is None
+
+
+def test_a_script_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    line = words(tmp_path, f"\ufeff{TRAINS}")
+    assert adopted(line, recording("srun-22.05"), []) == line[1:]
+
+
+def test_packages_on_pythonpath_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "src" / "research"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "cli.py").write_text("from .model import main\n")
+    (package / "model.py").write_text("import transformers\n")
+    line = words(tmp_path, "from research.cli import main\n")
+    assert adopted(line, recording("srun-22.05"), []) == []
+    monkeypatch.setenv("PYTHONPATH", f":{tmp_path / 'src'}")
+    assert adopted(line, recording("srun-22.05"), []) == line[1:]
+
+
+HIDDEN = "from installed import main\nmain()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "known", "imported", "said"),
+    [
+        (HIDDEN, {}, (), True),
+        (HIDDEN, {"RANK": "1"}, (), False),
+        (HIDDEN, {}, ("mpi4py",), False),
+        (f"{HIDDEN}# PMI_RANK\n", {}, (), False),
+        (f"{HIDDEN}import horovod.torch\n", {}, (), False),
+    ],
+    ids=["alone", "sets RANK", "mpi4py", "its own rank", "horovod"],
+)
+def test_a_rank_whose_package_imports_torch_says_that_it_trains_alone(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    known: dict[str, str],
+    imported: tuple[str, ...],
+    said: bool,
+) -> None:
+    """At the import of torch. `known`, `imported`: what the program has set and imported by then."""
+    hooks: dict[str, Callable[[object], None]] = {}
+    monkeypatch.setattr(alone, "after_import", hooks.__setitem__)
+    environ, line = recording("intel-mpi-2021.18"), words(tmp_path, text)
+    assert adopted(line, environ, []) == []
+    watch(line, environ, [])
+    environ.update(known)
+    for name in imported:
+        monkeypatch.setitem(sys.modules, name, None)
+    for hook in hooks.values():
+        hook(None)
+    assert ("train.py trains alone, on all of the data" in capsys.readouterr().err) is said
+
+
+@pytest.mark.parametrize(("name", "is_watched"), [("package.train", True), ("torch.distributed.run", False)])
+def test_installed_modules_are_watched_unless_they_are_launchers(
+    monkeypatch: pytest.MonkeyPatch, name: str, is_watched: bool
+) -> None:
+    hooks: dict[str, Callable[[object], None]] = {}
+    monkeypatch.setattr(alone, "after_import", hooks.__setitem__)
+    for above in ([], ["python3"]):
+        watch(["python", "-m", name], recording("srun-22.05"), above)
+        assert bool(hooks) is (is_watched and not above)
+        hooks.clear()
 
 
 ACCELERATE = ["/opt/venv/bin/python", "/opt/venv/bin/accelerate", "launch", "--cpu"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import socket
 import sys
 import tracemalloc
@@ -204,6 +205,13 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "_SUCCESS").write_text("")
     with pytest.raises(UsageError, match="has no data file"):
         read(str(tmp_path))
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"])
+def test_a_file_without_an_end_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "rows.csv")
+    with pytest.raises(UsageError, match=r"rows\.csv' is no regular file"):
+        read(str(tmp_path / "rows.csv"))
 
 
 @pytest.mark.parametrize("pattern", ["", "/part-*.jsonl", "/**/*.jsonl"])
