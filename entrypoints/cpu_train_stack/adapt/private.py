@@ -9,7 +9,7 @@ from __future__ import annotations
 PRIVATE: dict[str, tuple[str, ...]] = {
     "torch": ("_C", "_VF", "_dynamo", "_guards", "_inductor"),
     "torch:Tensor": ("_version",),
-    "torch._C": ("_are_functorch_transforms_active", "_autograd", "_functorch"),
+    "torch._C": ("_are_functorch_transforms_active", "_autograd", "_disabled_torch_function_impl", "_functorch"),
     "torch._C._autograd": ("_saved_tensors_hooks_is_enabled", "_top_saved_tensors_default_hooks"),
     "torch._VF": ("_unpack_dual",),
     "torch._dynamo.eval_frame:OptimizedModule": ("_orig_mod",),
@@ -40,6 +40,7 @@ PRIVATE: dict[str, tuple[str, ...]] = {
         *("_push_from_checkpoint", "_run_epoch", "_save", "_save_checkpoint", "_save_optimizer_and_scheduler"),
         "_wrap_model",
     ),
+    "transformers:Trainer.save_model": ("_internal_call",),
     "transformers.core_model_loading": ("_weight_conversions",),  # which it gives to models
     "transformers.integrations.integration_utils:KubeflowCallback": ("_update_status",),
     "transformers.utils.import_utils": ("_LazyModule",),

@@ -84,16 +84,18 @@ def document(
         # Rows differ in length: compare speeds by tokens.
         "train_tokens_per_second": rate * tokens.useful / tokens.rows if rate and tokens.rows else None,
     }
-    return {**found, **(_measured_before(Path(arguments.output_dir), state.global_step) if rate is None else {})}
+    # A job that had ended is only evaluated again: its measurements stay.
+    is_same = rate is None and setup.earlier.get("steps") == state.global_step
+    return {**found, **({key: setup.earlier.get(key) for key in _MEASURED} if is_same else {})}
 
 
-def _measured_before(output: Path, steps: int) -> dict[str, Any]:
-    """The measurements of the training, if the job that has written them is now only evaluated again."""
+def read(output: Path) -> dict[str, Any]:
+    """The result.json of an earlier run. Empty if there is none, or if it is damaged."""
     try:
-        earlier = json.loads((output / folder.RESULT).read_text(encoding="utf-8"))
-        return {key: earlier[key] for key in _MEASURED} if earlier["steps"] == steps else {}
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        found = json.loads((output / folder.RESULT).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _flags(task: TaskArguments) -> dict[str, Any]:

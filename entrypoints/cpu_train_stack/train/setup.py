@@ -37,6 +37,7 @@ from cpu_train_stack.group.banner import Announce
 from cpu_train_stack.group.create import agreement, gather
 from cpu_train_stack.machine import cpus
 from cpu_train_stack.placement.detect import DistributedEnvironment
+from cpu_train_stack.train import result
 from cpu_train_stack.train.data import splits, token_files
 from cpu_train_stack.train.data.labels import MULTI_LABEL, REGRESSION
 from cpu_train_stack.train.data.token_files import TokenFolder
@@ -58,7 +59,8 @@ _OF_TRAINER = {"optimizer", "num_warmup_steps", "num_training_steps", "last_epoc
 class Setup:
     """The checked input of a run. `rows`: the checked data; `inputs`: the same data as Trainer's input.
 
-    `checkpoint`: where to resume, None to start at the pretrained model.
+    `checkpoint`: where to resume, None to start at the pretrained model. `earlier`: the result.json in the output
+    folder before this run.
     """
 
     task: TaskArguments
@@ -67,6 +69,7 @@ class Setup:
     loaded: pretrained.Loaded
     inputs: TrainerInputs
     checkpoint: Path | None
+    earlier: dict[str, Any]
 
 
 def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announce) -> Setup:
@@ -148,6 +151,7 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
         if arguments.push_to_hub and rank == 0:
             hub.check(arguments)
     with agreement():
+        earlier = result.read(output)
         # Every rank writes its random state into a checkpoint.
         if rank == 0 or arguments.save_strategy != "no":
             folder.prepare(output, start if rank == 0 else None, job_names)
@@ -158,7 +162,7 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
         console.notes(loaded.notes, rank)
     elif (saved_by := checkpoints.world_size_of(start.checkpoint)) not in (0, world_size):
         console.note(f"{saved_by} ranks saved the checkpoint: rows and dropout differ from that run", rank)
-    return Setup(task, arguments, rows, loaded, inputs, start.checkpoint)
+    return Setup(task, arguments, rows, loaded, inputs, start.checkpoint, earlier)
 
 
 def _refuse_different_data(fingerprints: list[Any], rank: int) -> None:

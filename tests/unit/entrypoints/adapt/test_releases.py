@@ -17,7 +17,7 @@ PACKAGE = Path(cpu_train_stack.__file__).parent
 PRIVATE_NAME = re.compile(r"_[A-Za-z]\w*")
 # Python's own.
 PYTHON = {
-    *("_Environ", "_actions", "_collections_abc", "_data", "_exit", "_fields", "_getframe"),
+    *("_Environ", "_actions", "_collections_abc", "_data", "_exit", "_fields", "_getframe", "_missing_"),
     *("_negative_number_matcher", "_run_exitfuncs", "_threading_atexits"),
 }
 # Parts of texts, attributes that the stack adds, and attributes of older releases that it restores.
