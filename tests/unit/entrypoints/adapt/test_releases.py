@@ -54,6 +54,7 @@ def test_every_adaptation_was_seen_with_a_release_of_its_packages() -> None:
     assert {one.package for adaptation in catalogue.ALL for one in adaptation.releases} == {*SEEN}
 
 
+@pytest.mark.skipif(not CANARIES.is_dir(), reason="the canaries are not in the image")
 def test_every_adaptation_has_one_canary() -> None:
     keys: list[str] = []
     for path in CANARIES.glob("*.py"):
