@@ -33,7 +33,7 @@ TORCHS = torch._C._nn.scaled_dot_product_attention
 
 
 @dataclass(frozen=True)
-class Case:
+class AttentionCase:
     """bfloat16 tensors [rows, heads, tokens, features]. `trains`: forward and backward."""
 
     rows: int
@@ -45,17 +45,17 @@ class Case:
     trains: bool
 
 
-def cases() -> Iterator[Case]:
+def cases() -> Iterator[AttentionCase]:
     """About 6,000 tokens in each case, up to those of one row."""
     encoders = [(tokens, 12, 64) for tokens in (16, 32, 53, 96, 128, 192, 256, 384, 512, 1024, 2048)]
     for tokens, heads, features in (*encoders, (74, 12, 32)):
         for dropout, trains in ((DROPOUT, True), (0.0, True), (0.0, False)):
-            yield Case(max(2, 6144 // tokens), heads, tokens, features, False, dropout, trains)
+            yield AttentionCase(max(2, 6144 // tokens), heads, tokens, features, False, dropout, trains)
     for (tokens, heads, features), trains in itertools.product(((512, 14, 64), (1024, 16, 128)), (True, False)):
-        yield Case(max(2, 3072 // tokens), heads, tokens, features, True, 0.0, trains)
+        yield AttentionCase(max(2, 3072 // tokens), heads, tokens, features, True, 0.0, trains)
 
 
-def measure(case: Case, choice: attention.Choice) -> dict[str, Any]:
+def measure(case: AttentionCase, choice: attention.KernelChoice) -> dict[str, Any]:
     """The medians in seconds, and whether a rank uses this project's kernel."""
     shape = case.rows, case.tokens, case.heads, case.features
     given = query, key, value = tuple(

@@ -35,7 +35,7 @@ _NAMES = (
 
 
 @dataclass(frozen=True)
-class Event:
+class ProfiledEvent:
     """The time of an operator, in microseconds. `is_async`: it started on one thread and ended on another."""
 
     name: str
@@ -50,7 +50,7 @@ def class_of(name: str) -> str:
     return next((kind for kind, pattern in _NAMES if pattern.search(name)), "other")
 
 
-def split(events: Sequence[Event], start: float, end: float) -> dict[str, float]:
+def split(events: Sequence[ProfiledEvent], start: float, end: float) -> dict[str, float]:
     """The share of each class in the time from `start` to `end`. The sum of all shares is 1."""
     own = [event for event in events if not event.is_async and event.end > start and event.start < end]
     collectives = [
@@ -70,7 +70,7 @@ def split(events: Sequence[Event], start: float, end: float) -> dict[str, float]
     return {name: value / duration for name, value in totals.items()}
 
 
-def _of_busiest_thread(events: Sequence[Event]) -> list[Event]:
+def _of_busiest_thread(events: Sequence[ProfiledEvent]) -> list[ProfiledEvent]:
     """The events of the busiest thread, parents before their children."""
     times: dict[int, float] = {}
     for event in events:
@@ -81,7 +81,7 @@ def _of_busiest_thread(events: Sequence[Event]) -> list[Event]:
     )
 
 
-def _innermost(events: Iterable[Event]) -> list[tuple[str, float, float]]:
+def _innermost(events: Iterable[ProfiledEvent]) -> list[tuple[str, float, float]]:
     """The class, start and end of the times without a running child.
 
     `events` are nested, in the order of their start.

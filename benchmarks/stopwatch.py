@@ -16,7 +16,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from transformers import TrainerCallback
 
 from benchmarks import pace
-from benchmarks.split import Event, split
+from benchmarks.split import ProfiledEvent, split
 
 
 class Stopwatch(TrainerCallback):
@@ -133,7 +133,9 @@ class Stopwatch(TrainerCallback):
 
     def _split_profile(self, microseconds: float) -> dict[str, float]:
         events = [
-            Event(event.name, event.time_range.start, event.time_range.end, event.thread, bool(event.is_async))
+            ProfiledEvent(
+                event.name, event.time_range.start, event.time_range.end, event.thread, bool(event.is_async)
+            )
             for event in self._profiler.events()
         ]
         end = max(event.end for event in events if not event.is_async)

@@ -28,7 +28,7 @@ if torch.__version__ < "1.13":  # their names in torch 1.12 and 1.10
         setattr(dist, name, getattr(dist.distributed_c10d, old))
 
 
-class Check:
+class CollectiveCheck:
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self.group = group
         self.rank = dist.get_rank(group)
@@ -275,7 +275,7 @@ def main() -> None:
         importlib.import_module("oneccl_bindings_for_pytorch")  # registers the backend
     torch.set_num_threads(1)
     dist.init_process_group(backend, timeout=timedelta(seconds=60))
-    check = Check()
+    check = CollectiveCheck()
     check.run()
     count = check.count
     size = dist.get_world_size()
@@ -283,7 +283,7 @@ def main() -> None:
         for first in range(size):
             pair = dist.new_group([first, (first + 1) % size])
             if dist.get_rank() in (first, (first + 1) % size):
-                check = Check(pair)
+                check = CollectiveCheck(pair)
                 check.reductions(torch.float32, (5, 3))
                 count += check.count
     dist.barrier()

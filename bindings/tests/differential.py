@@ -31,7 +31,7 @@ def values(case: int, rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.randint(0, 4, (size,), generator=generator).to(dtype)
 
 
-class Case:
+class RandomCall:
     """One collective with drawn arguments: the results of this rank over a group, and those that are expected."""
 
     def __init__(self, number: int, draw: random.Random, ranks: int) -> None:
@@ -61,41 +61,41 @@ class Case:
         return wide[:, 0]
 
 
-def reduction(case: Case) -> Any:
+def reduction(case: RandomCall) -> Any:
     if case.op == "AVG" and not case.dtype.is_floating_point:
         case.op = "SUM"
     return getattr(dist.ReduceOp, case.op)
 
 
-def all_reduce(case: Case, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
+def all_reduce(case: RandomCall, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
     tensor = case.laid_out(case.all_inputs(case.size)[case.rank])
     return dist.all_reduce(tensor, reduction(case), group=group, **options), [tensor]
 
 
-def reduce(case: Case, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
+def reduce(case: RandomCall, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
     tensor = case.laid_out(case.all_inputs(case.size)[case.rank])
     work = dist.reduce(tensor, case.root, reduction(case), group=group, **options)
     return work, [tensor] if case.rank == case.root else []
 
 
-def broadcast(case: Case, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
+def broadcast(case: RandomCall, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
     tensor = case.laid_out(case.all_inputs(case.size)[case.rank])
     return dist.broadcast(tensor, case.root, group=group, **options), [tensor]
 
 
-def all_gather(case: Case, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
+def all_gather(case: RandomCall, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
     own = case.all_inputs(case.size)[case.rank]
     outputs = [case.laid_out(torch.zeros_like(own)) for _ in range(case.ranks)]
     return dist.all_gather(outputs, case.laid_out(own), group=group, **options), outputs
 
 
-def all_gather_into_tensor(case: Case, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
+def all_gather_into_tensor(case: RandomCall, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
     own = case.all_inputs(case.size)[case.rank]
     output = torch.zeros(case.size * case.ranks, dtype=case.dtype)
     return dist.all_gather_into_tensor(output, own, group=group, **options), [output]
 
 
-def all_gather_uneven(case: Case, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
+def all_gather_uneven(case: RandomCall, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
     sizes = case.counts[0]
     outputs = [torch.zeros(size, dtype=case.dtype) for size in sizes]
     own = values(case.number, case.rank, sizes[case.rank], case.dtype)
@@ -107,19 +107,19 @@ def all_gather_uneven(case: Case, group: Any, options: dict[str, Any]) -> tuple[
     return dist.all_gather(outputs, own, group=group, **options), outputs
 
 
-def gather(case: Case, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
+def gather(case: RandomCall, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
     own = case.laid_out(case.all_inputs(case.size)[case.rank])
     outputs = [torch.zeros_like(own) for _ in range(case.ranks)] if case.rank == case.root else None
     return dist.gather(own, outputs, case.root, group=group, **options), outputs or []
 
 
-def scatter(case: Case, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
+def scatter(case: RandomCall, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
     inputs = case.all_inputs(case.size) if case.rank == case.root else None
     output = torch.zeros(case.size, dtype=case.dtype)
     return dist.scatter(output, inputs, case.root, group=group, **options), [output]
 
 
-def reduce_scatter_tensor(case: Case, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
+def reduce_scatter_tensor(case: RandomCall, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
     whole = case.all_inputs(case.size * case.ranks)[case.rank]
     if group is GLOO:  # as an all_reduce, of which each rank keeps its part
         dist.all_reduce(whole, reduction(case), group=group)
@@ -128,7 +128,7 @@ def reduce_scatter_tensor(case: Case, group: Any, options: dict[str, Any]) -> tu
     return dist.reduce_scatter_tensor(output, whole, reduction(case), group=group, **options), [output]
 
 
-def reduce_scatter_uneven(case: Case, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
+def reduce_scatter_uneven(case: RandomCall, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
     sizes = case.counts[0]
     inputs = list(case.all_inputs(sum(sizes))[case.rank].split(sizes))
     if group is GLOO:
@@ -139,14 +139,14 @@ def reduce_scatter_uneven(case: Case, group: Any, options: dict[str, Any]) -> tu
     return dist.reduce_scatter(output, inputs, reduction(case), group=group, **options), [output]
 
 
-def all_to_all_single(case: Case, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
+def all_to_all_single(case: RandomCall, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
     sent, received = case.counts[case.rank], [counts[case.rank] for counts in case.counts]
     own = values(case.number, case.rank, sum(sent), case.dtype)
     output = torch.zeros(sum(received), dtype=case.dtype)
     return dist.all_to_all_single(output, own, received, sent, group=group, **options), [output]
 
 
-def all_to_all(case: Case, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
+def all_to_all(case: RandomCall, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
     if group is GLOO:  # which has no lists
         work, (output,) = all_to_all_single(case, group, options)
         return work, list(output.split([counts[case.rank] for counts in case.counts]))
@@ -156,17 +156,17 @@ def all_to_all(case: Case, group: Any, options: dict[str, Any]) -> tuple[Any, Te
     return dist.all_to_all(outputs, inputs, group=group, **options), outputs
 
 
-def barrier(_case: Case, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
+def barrier(_case: RandomCall, group: Any, options: dict[str, Any]) -> tuple[Any, Tensors]:
     return dist.barrier(group, **options), []
 
 
-def objects(case: Case, group: Any, _options: dict[str, Any]) -> tuple[Any, Tensors]:
+def objects(case: RandomCall, group: Any, _options: dict[str, Any]) -> tuple[Any, Tensors]:
     found: list[Any] = [None] * case.ranks
     dist.all_gather_object(found, "x" * case.counts[0][case.rank], group=group)
     return None, [torch.tensor([len(text) for text in found])]
 
 
-def messages(case: Case, group: Any, _options: dict[str, Any]) -> tuple[Any, Tensors]:
+def messages(case: RandomCall, group: Any, _options: dict[str, Any]) -> tuple[Any, Tensors]:
     """Sizes and tags differ between ranks, and some send more than others."""
     received = torch.zeros(case.counts[(case.rank - 1) % case.ranks][0], dtype=case.dtype)
     sent = values(case.number, case.rank, case.counts[case.rank][0], case.dtype)
@@ -186,14 +186,14 @@ CALLS = {
 GLOO: Any = None
 
 
-def results(case: Case, group: Any) -> Tensors:
+def results(case: RandomCall, group: Any) -> Tensors:
     work, tensors = CALLS[case.name](case, group, {"async_op": True} if case.is_async else {})
     if work is not None:
         work.wait()
     return tensors
 
 
-def reference(case: Case) -> Tensors:
+def reference(case: RandomCall) -> Tensors:
     """gloo's results. It has no averages, so the sum is divided, and gets contiguous tensors only."""
     op, case.op = case.op, "SUM" if case.op == "AVG" and case.dtype.is_floating_point else case.op
     case.is_strided = False
@@ -204,7 +204,7 @@ def reference(case: Case) -> Tensors:
     return tensors
 
 
-def compare(case: Case, group: Any) -> None:
+def compare(case: RandomCall, group: Any) -> None:
     """Raises AssertionError if the results differ."""
     all_found, all_expected = results(case, group), reference(case)
     torch.testing.assert_close(len(all_found), len(all_expected))  # Python 3.9 has no zip(strict=True)
@@ -235,7 +235,7 @@ def main() -> None:
             counts["mismatched"] += 1
             dist.barrier(GLOO)
             continue
-        case = Case(options.seed * 1_000_000 + number, draw, ranks)
+        case = RandomCall(options.seed * 1_000_000 + number, draw, ranks)
         try:
             compare(case, None)
         except (AssertionError, RuntimeError) as error:

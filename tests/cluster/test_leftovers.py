@@ -59,6 +59,6 @@ def test_short_clusters_of_mpirun_succeed_and_leave_nothing(image: str) -> None:
 
 
 def test_a_job_that_leaves_something_has_failed() -> None:
-    job = soak.Job(number=1, exit_code=0, right=True, seconds=3.0, left=("process 7",))
+    job = soak.SoakJob(number=1, exit_code=0, right=True, seconds=3.0, left=("process 7",))
     assert job.failed
     assert soak.describe(job) == "left process 7"

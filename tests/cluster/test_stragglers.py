@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cpu_train_stack.records import job, stragglers
-from cpu_train_stack.records.job import Job
+from cpu_train_stack.records.job import RecordedJob
 from cpu_train_stack.records.stragglers import Straggler
 from tests.cluster.conftest import Running, no_cluster_left
 
@@ -111,7 +111,7 @@ def slow_disk(container: str, folder: Path) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def phases(image: str, tmp_path_factory: pytest.TempPathFactory) -> Job:
+def phases(image: str, tmp_path_factory: pytest.TempPathFactory) -> RecordedJob:
     """The records of the job."""
     folder = tmp_path_factory.mktemp("stragglers")
     data, output = folder / "data", folder / "output"
@@ -157,7 +157,7 @@ def has_begun(phase: str, text: str) -> bool:
     return text.count(f"phase: {phase}") == 2
 
 
-def straggler(found: Job, phase: str) -> Straggler | None:
+def straggler(found: RecordedJob, phase: str) -> Straggler | None:
     """The slowest rank in a phase, without its first steps."""
     begin = PHASES.index(phase) * STEPS + 2
     ranks = {}
@@ -169,7 +169,7 @@ def straggler(found: Job, phase: str) -> Straggler | None:
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_the_slowest_rank_is_named_with_the_cause(phase: str, phases: Job) -> None:
+def test_the_slowest_rank_is_named_with_the_cause(phase: str, phases: RecordedJob) -> None:
     found = straggler(phases, phase)
     print(found.text if found else "none")
     if phase == "healthy":  # but other tests run on the same cores, and slow down memory, which no counter shows

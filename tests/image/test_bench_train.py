@@ -9,7 +9,7 @@ from benchmarks.split import CLASSES
 from tests import containers
 from tooling.bench import measure, output
 from tooling.bench.train import run
-from tooling.bench.train.run import Options
+from tooling.bench.train.run import TrainOptions
 from tooling.engine import api
 from tooling.image.choice import Choice
 
@@ -20,7 +20,7 @@ def test_a_tiny_job_is_measured_beside_its_ceiling(
     image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(output, "FOLDER", tmp_path)
-    options = Options(Choice(), job="tiny", recipe="run_cpu,ours", ranks="2", steps=3, repeats=1, json=True)
+    options = TrainOptions(Choice(), job="tiny", recipe="run_cpu,ours", ranks="2", steps=3, repeats=1, json=True)
     run.run(options)
     document = json.loads(capsys.readouterr().out)
     (run_cpu, ours) = document["rows"]
@@ -52,7 +52,7 @@ def test_a_language_model_with_adapters_is_measured(
     image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(output, "FOLDER", tmp_path)
-    run.run(Options(Choice(), job="tiny-lora", recipe="ours", ranks="1", steps=4, repeats=1, json=True))
+    run.run(TrainOptions(Choice(), job="tiny-lora", recipe="ours", ranks="1", steps=4, repeats=1, json=True))
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert (row["reason"], row["steps"]) == (None, [4])
     # Samples have up to 64 tokens (28 on average), of which 30 to 70% have a label.

@@ -10,7 +10,7 @@ import pytest
 
 from cpu_train_stack import contract
 from cpu_train_stack.records import job, record, stragglers
-from cpu_train_stack.records.job import Job
+from cpu_train_stack.records.job import RecordedJob
 from tests.containers import RunInImage
 from tests.image.train_runs import ONE_THREAD
 
@@ -168,7 +168,7 @@ def test_records_can_be_turned_off(launch: Launch) -> None:
     assert not (output / "report.html").exists()
 
 
-def failures(found: Job) -> list[str]:
+def failures(found: RecordedJob) -> list[str]:
     return [one.text for rank in found.ranks.values() for one in rank.events if one.name == "failure"]
 
 

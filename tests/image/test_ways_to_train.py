@@ -4,7 +4,7 @@ import pytest
 
 from tests.containers import RunInImage
 from tooling.checks import ranks
-from tooling.checks.ranks import Row
+from tooling.checks.ranks import WayRow
 
 # A selection: ./inv dev ranks trains in all ways.
 MODULES = ("heads", "own", "adapters")
@@ -44,19 +44,19 @@ WARNED = {"own loss times ranks": "num_processes", "own loss by steps": "gradien
 
 
 @pytest.fixture(scope="module")
-def rows(image: str) -> dict[str, Row]:
+def rows(image: str) -> dict[str, WayRow]:
     return {row.way: row for row in ranks.compare(image, MODULES, (*EQUAL, *WARNED))}
 
 
 @pytest.mark.parametrize("way", [*EQUAL, *WARNED])
-def test_two_ranks_and_accumulation_train_as_one_rank_does(rows: dict[str, Row], way: str) -> None:
+def test_two_ranks_and_accumulation_train_as_one_rank_does(rows: dict[str, WayRow], way: str) -> None:
     row = rows[way]
     assert not row.errors
     assert all(difference <= ranks.TOLERANCE for difference in row.differences.values()), row
     assert [WARNED.get(way, "") in line for line in row.warnings] == [True] * (way in WARNED)
 
 
-def test_a_wrapper_of_a_language_model_has_the_loss_of_the_model(rows: dict[str, Row]) -> None:
+def test_a_wrapper_of_a_language_model_has_the_loss_of_the_model(rows: dict[str, WayRow]) -> None:
     """Trainer itself counts one label too many in each row."""
     assert rows["a wrapper of Llama"].loss == pytest.approx(rows["Llama, other numbers of labels"].loss)
 

@@ -21,7 +21,7 @@ NOISE = 1.1
 
 
 @dataclass(frozen=True)
-class Options:
+class AttentionOptions:
     """The options of `./inv bench attention`."""
 
     choice: Choice
@@ -29,7 +29,7 @@ class Options:
     json: JsonOption = False
 
 
-def run(options: Options) -> None:
+def run(options: AttentionOptions) -> None:
     """Write .cache/bench/attention-TIME.json and print the result. Raises Exit if the measurement fails."""
     folder = output.folder()
     engine, image = options.choice.ensure()

@@ -27,7 +27,7 @@ PLOTTED = "all_reduce"
 
 
 @dataclass(frozen=True)
-class Options:
+class CollectivesOptions:
     """The options of `./inv bench collectives`. Raises UsageError."""
 
     choice: Choice
@@ -64,7 +64,7 @@ class Options:
         return ("bench", "collectives", f"--seconds={self.seconds:g}", *sizes)
 
 
-def collectives(options: Options) -> None:
+def collectives(options: CollectivesOptions) -> None:
     """Measure `ranks` ranks in one container, then `nodes` containers with one rank each.
 
     Write collectives-TIME.json and .png to the output folder, and print a table or the document. Raises Exit

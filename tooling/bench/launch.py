@@ -32,7 +32,7 @@ BATCH = 16
 
 
 @dataclass(frozen=True)
-class Launcher:
+class StartedBy:
     """One way to start the loop. The other launchers are compared with those that have `is_baseline`."""
 
     name: str
@@ -40,21 +40,21 @@ class Launcher:
     is_baseline: bool = False
 
 
-def launchers(ranks: int) -> list[Launcher]:
+def launchers(ranks: int) -> list[StartedBy]:
     """Launchers of `ranks` ranks, and of one rank with all cores: run_cpu creates no process group."""
     per_node = f"--nproc-per-node={ranks}"
     launch = ("launch", per_node, "--", "run", "--quiet")
     return [
-        Launcher(f"torchrun, {ranks} ranks", ("torchrun", per_node, SCRIPT), is_baseline=True),
-        Launcher(f"launch, {ranks} ranks, gloo", (*launch, "--backend=gloo", SCRIPT)),
-        Launcher(f"launch, {ranks} ranks, ccl", (*launch, "--backend=ccl", SCRIPT)),
-        Launcher("run_cpu, 1 rank", ("python", "-m", "torch.backends.xeon.run_cpu", SCRIPT), is_baseline=True),
-        Launcher("run, 1 rank", ("run", "--quiet", SCRIPT)),
+        StartedBy(f"torchrun, {ranks} ranks", ("torchrun", per_node, SCRIPT), is_baseline=True),
+        StartedBy(f"launch, {ranks} ranks, gloo", (*launch, "--backend=gloo", SCRIPT)),
+        StartedBy(f"launch, {ranks} ranks, ccl", (*launch, "--backend=ccl", SCRIPT)),
+        StartedBy("run_cpu, 1 rank", ("python", "-m", "torch.backends.xeon.run_cpu", SCRIPT), is_baseline=True),
+        StartedBy("run, 1 rank", ("run", "--quiet", SCRIPT)),
     ]
 
 
 @dataclass(frozen=True)
-class Options:
+class StartOptions:
     """The options of `./inv bench launch`. Raises UsageError."""
 
     choice: Choice
@@ -71,7 +71,7 @@ class Options:
             )
 
 
-def run(options: Options) -> None:
+def run(options: StartOptions) -> None:
     """Measure each launcher in every round. Write .cache/bench/launch-TIME.json and print the result.
 
     Raises Exit if a job fails.
@@ -94,7 +94,7 @@ def run(options: Options) -> None:
     output.publish("launch", document, folder, table, None, options.json)
 
 
-def measure(engine: Engine, image: str, launcher: Launcher, options: Sequence[str]) -> dict[str, Any]:
+def measure(engine: Engine, image: str, launcher: StartedBy, options: Sequence[str]) -> dict[str, Any]:
     """The report that the loop prints. Raises Exit if the loop fails, after its output, or takes too long."""
     # torchrun's own ranks, without this project's plan and process group
     variables = (f"{contract.TORCHRUN}=plain",) if launcher.is_baseline else ()
@@ -113,7 +113,7 @@ def measure(engine: Engine, image: str, launcher: Launcher, options: Sequence[st
     return report
 
 
-def rows(chosen: Sequence[Launcher], reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+def rows(chosen: Sequence[StartedBy], reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
     """The median speed of each launcher, its range, its ratio to each baseline, and the settings of the loop.
 
     A ratio is the median of the ratios of all rounds: a slow round has no effect.

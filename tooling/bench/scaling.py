@@ -18,7 +18,7 @@ CLUSTER = "scaling"
 
 
 @dataclass(frozen=True)
-class Options:
+class ScalingOptions:
     """The options of `./inv bench scaling`. Raises UsageError."""
 
     choice: Choice
@@ -52,7 +52,7 @@ class Options:
         return node_counts(self.nodes)
 
 
-def run(options: Options) -> None:
+def run(options: ScalingOptions) -> None:
     """Measure all numbers of nodes in turn, in one cluster with the largest number.
 
     Write scaling-TIME.json and .png to the output folder, and print a table or the document. Raises UsageError

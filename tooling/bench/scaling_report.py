@@ -14,7 +14,7 @@ from tooling.basis.console import plain_table
 from tooling.bench.output import Document
 from tooling.forecast.estimate import Estimate
 from tooling.forecast.inputs import overlap
-from tooling.forecast.step import NINE_TENTHS, Inputs, Job, fit, predict
+from tooling.forecast.step import NINE_TENTHS, ForecastJob, Inputs, fit, predict
 
 Measured = Mapping[str, Any]
 
@@ -117,13 +117,13 @@ def predictions(measured: Measured, cores: float) -> list[dict[str, Any]]:
     return result
 
 
-def fitted(measured: Measured, phase: Mapping[str, Any], cores: float) -> tuple[Job, Inputs]:
+def fitted(measured: Measured, phase: Mapping[str, Any], cores: float) -> tuple[ForecastJob, Inputs]:
     """A job of such steps, and its inputs: the link and the cost come from two nodes."""
     batch, ranks = measured["batch"], measured["ranks_per_node"]
     size = measured["gradient_bytes"]
     most = max(one["nodes"] for one in measured["phases"])
     steps = 1000
-    job = Job(
+    job = ForecastJob(
         samples=batch * ranks * math.lcm(*range(1, most + 1)) * steps,
         epochs=1,
         batch_size=batch,

@@ -35,7 +35,7 @@ DIFFERENCES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Row:
+class ConformanceRow:
     """One test: `passed`, `failed` or `skipped` with each backend.
 
     `reason`: the exception, or why the test was skipped. `known`: the reason in DIFFERENCES, or "".
@@ -61,13 +61,13 @@ class Comparison:
     image: str
     date: str
     seconds: dict[str, float]
-    rows: tuple[Row, ...]
+    rows: tuple[ConformanceRow, ...]
 
     def counts(self, backend: str) -> Counter[str]:
         """The numbers of tests that passed, failed and were skipped."""
         return Counter(getattr(row, backend) for row in self.rows)
 
-    def undocumented(self) -> list[Row]:
+    def undocumented(self) -> list[ConformanceRow]:
         """The differences that are not in DIFFERENCES."""
         return [row for row in self.rows if row.differs and not row.known]
 
@@ -77,7 +77,7 @@ class Comparison:
         differing = {_pattern(row.test) for row in self.rows if row.differs}
         return [pattern for pattern in DIFFERENCES if pattern in ran - differing]
 
-    def hung(self) -> list[Row]:
+    def hung(self) -> list[ConformanceRow]:
         """The tests whose ranks were terminated."""
         return [row for row in self.rows if "terminated or timed out after" in row.reason]
 
@@ -100,7 +100,9 @@ def compare(image: str, ranks: int, only: str) -> Comparison:
     for test, ccl in found["ccl"].items():
         gloo = found["gloo"][test]
         reason = ccl["reason"] if ccl["status"] != "passed" else gloo["reason"]
-        rows.append(Row(test, ccl["status"], gloo["status"], reason, DIFFERENCES.get(_pattern(test), "")))
+        rows.append(
+            ConformanceRow(test, ccl["status"], gloo["status"], reason, DIFFERENCES.get(_pattern(test), ""))
+        )
     return Comparison(ranks, image, time.strftime("%Y-%m-%d", time.gmtime()), seconds, tuple(rows))
 
 

@@ -21,7 +21,7 @@ START_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
-class Job:
+class DifferentialRun:
     """A container that compares random cases. `share`: of the part's cases and seconds."""
 
     what: str
@@ -30,9 +30,9 @@ class Job:
     environ: dict[str, str]
 
 
-def _collectives(ranks: int, over: str, environ: dict[str, str]) -> Job:
+def _collectives(ranks: int, over: str, environ: dict[str, str]) -> DifferentialRun:
     command = ("launch", f"--nproc-per-node={ranks}", "--", "run", "--backend", "ccl", "/checks/differential.py")
-    return Job(f"{ranks} ranks over {over}", command, 0.25, environ)
+    return DifferentialRun(f"{ranks} ranks over {over}", command, 0.25, environ)
 
 
 OPERATORS = "operators"
@@ -42,7 +42,7 @@ PARTS = {
         for over, environ in (("shared memory", {}), ("TCP", TCP))
         for ranks in (2, 3)
     ],
-    OPERATORS: [Job("operators", ("run", "/scripts/differential_operators.py"), 1.0, {})],
+    OPERATORS: [DifferentialRun("operators", ("run", "/scripts/differential_operators.py"), 1.0, {})],
 }
 
 
@@ -74,7 +74,7 @@ def _instructions(part: str, folder: Path) -> tuple[str, ...]:
 
 
 def _differs(
-    job: Job, image: str, cases: int, seed: int, seconds: float, docker_arguments: tuple[str, ...]
+    job: DifferentialRun, image: str, cases: int, seed: int, seconds: float, docker_arguments: tuple[str, ...]
 ) -> bool:
     limit = seconds * job.share
     options = (f"--cases={max(1, round(cases * job.share))}", f"--seed={seed}", f"--seconds={limit:g}")

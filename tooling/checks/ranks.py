@@ -34,7 +34,7 @@ LIMIT_SECONDS = 1800.0
 
 
 @dataclass(frozen=True)
-class Row:
+class WayRow:
     """One way to train. `loss`, `norm`: of its first step, with one rank and no accumulation.
 
     `differences`: the largest relative difference from that run, by "ranks x steps". `warnings`: what `run`
@@ -55,7 +55,9 @@ class Row:
         return not self.errors and (is_equal or bool(self.warnings))
 
 
-def compare(image: str, modules: Sequence[str], ways: Sequence[str] = (), mounts: Sequence[str] = ()) -> list[Row]:
+def compare(
+    image: str, modules: Sequence[str], ways: Sequence[str] = (), mounts: Sequence[str] = ()
+) -> list[WayRow]:
     """Train in the ways of the modules, or in these ways only, with each number of ranks."""
     found = {ranks: _train(image, ranks, modules, ways, mounts) for ranks in RANKS}
     return [_row(way, {ranks: found[ranks][way] for ranks in RANKS}) for way in found[1]]
@@ -80,15 +82,15 @@ def _train(
     return document
 
 
-def _row(way: str, found: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> Row:
+def _row(way: str, found: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> WayRow:
     runs = {f"{ranks} x {steps}": run for ranks, of_steps in found.items() for steps, run in of_steps.items()}
     lines = sorted({line for run in runs.values() for line in run["lines"] if WARNING in line})
     errors = sorted({run["error"] for run in runs.values() if "error" in run})
     if errors:
-        return Row(way, float("nan"), float("nan"), {}, tuple(lines), tuple(errors))
+        return WayRow(way, float("nan"), float("nan"), {}, tuple(lines), tuple(errors))
     first = runs.pop("1 x 1")
     differences = {name: _difference(run, first) for name, run in runs.items()}
-    return Row(way, first["losses"][0], first["norms"][0], differences, tuple(lines), ())
+    return WayRow(way, first["losses"][0], first["norms"][0], differences, tuple(lines), ())
 
 
 def _difference(run: Mapping[str, Any], first: Mapping[str, Any]) -> float:
@@ -122,7 +124,7 @@ def run(pin: str | None, only: Sequence[str], as_json: bool) -> None:
         raise Exit(f"not as on one rank, without a warning: {', '.join(wrong)}", code=1)
 
 
-def _table(rows: Sequence[Row]) -> Table:
+def _table(rows: Sequence[WayRow]) -> Table:
     shapes = ("1 x 4", "2 x 1", "2 x 4")
     table = Table("way to train", "loss", "norm", *shapes, "warning or error", title_justify="left")
     table.title = "the largest difference of losses, norms and weights from 1 rank x 1 step, by ranks x steps"

@@ -34,7 +34,7 @@ NAME = "soak"
 
 
 @dataclass(frozen=True)
-class Job:
+class SoakJob:
     """One job. `seconds`: from the start of the first container to the end of the last. `log`: of a failed job.
 
     `right`: every result was right. `left`: leftovers of its cluster.
@@ -53,7 +53,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Shape:
+class SoakShape:
     """The cluster of each job."""
 
     nodes: NodesOption = 2
@@ -65,7 +65,7 @@ class Shape:
         check_backend(self.backend)
 
 
-def run(pin_name: str | None, jobs: int, shape: Shape) -> None:
+def run(pin_name: str | None, jobs: int, shape: SoakShape) -> None:
     """Run the jobs, and write .cache/soak/result.json and logs of failed jobs. Raises Exit 1 if a job fails."""
     check_at_least("--jobs", jobs, 1)
     choice = Choice(pin_name, engine=api.DOCKER)
@@ -83,7 +83,7 @@ def run(pin_name: str | None, jobs: int, shape: Shape) -> None:
     spec = replace(spec, image=image.id)  # a build may move the tag
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
-    done: list[Job] = []
+    done: list[SoakJob] = []
     for number in range(1, jobs + 1):
         job = run_one(spec, docker, number)
         say(f"job {number} of {jobs}: {describe(job)}, {job.seconds:.1f} s")
@@ -103,7 +103,7 @@ def run(pin_name: str | None, jobs: int, shape: Shape) -> None:
         raise Exit("failed: " + ", ".join(f"job {job.number}, see {job.log}" for job in failed), code=1)
 
 
-def describe(job: Job) -> str:
+def describe(job: SoakJob) -> str:
     """The outcome of a job, in words."""
     problems = [f"left {', '.join(job.left)}"] if job.left else []
     if job.exit_code != 0 or not job.right:
@@ -111,7 +111,7 @@ def describe(job: Job) -> str:
     return ", ".join(problems) or "right, no leftovers"
 
 
-def run_one(spec: ClusterSpec, docker: Engine, number: int) -> Job:
+def run_one(spec: ClusterSpec, docker: Engine, number: int) -> SoakJob:
     """Run one cluster. The job is right if rank 0 reports that every result is right."""
     started = time.monotonic()
     with Path(os.devnull).open("wb") as nowhere:
@@ -119,7 +119,7 @@ def run_one(spec: ClusterSpec, docker: Engine, number: int) -> Job:
     seconds = round(time.monotonic() - started, 2)
     log = cluster.folder_of(spec.name) / "log.txt"
     right = f"results of {spec.nodes * spec.ranks_per_node} ranks are right" in log.read_text(errors="replace")
-    job = Job(number, outcome.exit_code, right, seconds, leftovers.of(spec.name))
+    job = SoakJob(number, outcome.exit_code, right, seconds, leftovers.of(spec.name))
     if not job.failed:
         return job
     kept = shutil.copy(log, FOLDER / f"job-{number}.log")

@@ -57,7 +57,7 @@ class Option(Argument):
             raise UsageError(f"--{flag} expects {_EXPECTED[self.kind]}, found {value!r}") from None
 
 
-class Task(tasks.Task[Callable[..., None]]):
+class TaskSignature(tasks.Task[Callable[..., None]]):
     """A task of a function whose parameters declare the options.
 
     `words`: the parameter that receives the arguments that are not options, under ./inv; its type is
@@ -85,7 +85,7 @@ class Task(tasks.Task[Callable[..., None]]):
 
 def task(*body: Callable[..., None], **settings: Any) -> Any:
     """invoke's decorator @task, for a function whose parameters declare the options. `settings`: see Task."""
-    return tasks.task(*body, klass=Task, **settings)
+    return tasks.task(*body, klass=TaskSignature, **settings)
 
 
 def _parameters(target: Callable[..., object]) -> Iterator[_Parameter]:

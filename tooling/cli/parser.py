@@ -19,10 +19,10 @@ from invoke.program import Program
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.cli import completion
-from tooling.cli.options import Task, command_argv
+from tooling.cli.options import TaskSignature, command_argv
 from tooling.image import recipe
 
-Member = Task | Collection  # a task, or a group of tasks
+Member = TaskSignature | Collection  # a task, or a group of tasks
 
 # What help shows as the value of an option, by type.
 _VALUES = {str: "=STRING", int: "=INT", float: "=NUMBER", list: "=STRING"}
@@ -158,7 +158,7 @@ def _print_tasks(sections: Mapping[str, Sequence[Member]], prefix: str = "") -> 
             print(f"  {name:<{width}}  {_summary(member)}{tasks}")
 
 
-def _print_help(name: str, task: Task) -> None:
+def _print_help(name: str, task: TaskSignature) -> None:
     """The usage, docstring and options of a task."""
     command = " -- COMMAND" if task.takes_command else f" {task.words.upper()}" if task.words else ""
     print(f"Usage: ./inv {_typed(name)} [options]{command}\n\n{task.__doc__}\n")

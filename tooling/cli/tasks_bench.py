@@ -9,30 +9,30 @@ from tooling.cli.options import task
 
 
 @task
-def train(options: bench_train.Options) -> None:
+def train(options: bench_train.TrainOptions) -> None:
     """Train the same job under every recipe, and compare with the machine's limit."""
     bench_train.run(options)
 
 
 @task
-def collectives(options: bench_collectives.Options) -> None:
+def collectives(options: bench_collectives.CollectivesOptions) -> None:
     """Measure the process groups, and compare with the hardware's limits."""
     bench_collectives.collectives(options)
 
 
 @task
-def scaling(options: bench_scaling.Options) -> None:
+def scaling(options: bench_scaling.ScalingOptions) -> None:
     """Train on 1, 2 and 4 containers, and compare with the prediction from 1 and 2."""
     bench_scaling.run(options)
 
 
 @task
-def launch(options: bench_launch.Options) -> None:
+def launch(options: bench_launch.StartOptions) -> None:
     """Train the same job under launch, torchrun and run_cpu."""
     bench_launch.run(options)
 
 
 @task
-def attention(options: bench_attention.Options) -> None:
+def attention(options: bench_attention.AttentionOptions) -> None:
     """Measure attention with this project's kernels and with torch's."""
     bench_attention.run(options)

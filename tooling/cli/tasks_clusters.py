@@ -15,7 +15,7 @@ from tooling.cluster import demo as cluster_demo
 from tooling.cluster import up as cluster_up
 from tooling.cluster.compose import LauncherOption, NodesOption, RanksPerNodeOption
 from tooling.forecast import command as forecast
-from tooling.forecast.request import Request
+from tooling.forecast.request import ForecastRequest
 from tooling.hosts import control, record
 from tooling.hosts import launch as host_jobs
 from tooling.hosts import watch as host_watch
@@ -100,7 +100,7 @@ def stop(
 
 
 @task
-def plan_cluster(request: Request, json: JsonOption = False, html: HtmlOption = None) -> None:
+def plan_cluster(request: ForecastRequest, json: JsonOption = False, html: HtmlOption = None) -> None:
     """Predict how long a job takes on N nodes, and how many nodes are worth using, with error bars."""
     forecast.run(request, json, html)
 

@@ -109,7 +109,7 @@ def sanitize(
 
 @task
 def soak(
-    shape: soaked.Shape,
+    shape: soaked.SoakShape,
     pin: PinOption = None,
     jobs: Annotated[int, "number of jobs, which run one after another, each on a new cluster"] = 100,
 ) -> None:

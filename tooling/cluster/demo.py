@@ -29,7 +29,7 @@ from tooling.image import inspect
 from tooling.image.choice import Choice
 from tooling.pins import status
 from tooling.pins.pin import Pin
-from tooling.pins.status import Status
+from tooling.pins.status import PinStatus
 
 CLASSIFICATION, SFT = "classification", "sft"
 TaskOption = Annotated[
@@ -145,7 +145,7 @@ def demo(
     if engine.name == api.PODMAN:  # the records are about images that Docker has
         return
     status.record_image(inspect.content_sha256(image.id), {"image": image.id, "pin": result["pin"]})
-    if row and status.record(row, Status.TESTED, f"./inv demo {row.options}"):
+    if row and status.record(row, PinStatus.TESTED, f"./inv demo {row.options}"):
         say(f"pin {row.name} is now tested, as recorded in {shown(status.STATUS_FILE)}")
 
 

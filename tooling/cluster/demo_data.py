@@ -22,7 +22,7 @@ SKIPPED = ("test", "tests", "idlelib", "lib2to3", "site-packages", "dist-package
 
 
 @dataclass(frozen=True)
-class Row:
+class DemoRow:
     """An example. `text`: a docstring, on one line. `label`: the name of the top-level module."""
 
     text: str
@@ -49,9 +49,9 @@ def write(folder: Path, stdlib: Path | None = None) -> tuple[Path, Path]:
     return paths
 
 
-def balanced(rows: list[Row]) -> list[Row]:
+def balanced(rows: list[DemoRow]) -> list[DemoRow]:
     """At most PER_LABEL rows of each of the LABELS modules with the most docstrings, in a fixed mixed order."""
-    by_label: dict[str, list[Row]] = {}
+    by_label: dict[str, list[DemoRow]] = {}
     for row in sorted(set(rows), key=lambda row: row.digest):
         by_label.setdefault(row.label, []).append(row)
     largest = sorted(by_label.items(), key=lambda item: (-len(item[1]), item[0]))[:LABELS]
@@ -59,7 +59,7 @@ def balanced(rows: list[Row]) -> list[Row]:
     return sorted(chosen, key=lambda row: row.digest)
 
 
-def docstrings(stdlib: Path) -> Iterator[Row]:
+def docstrings(stdlib: Path) -> Iterator[DemoRow]:
     """The docstrings of the library that have at least MIN_CHARACTERS."""
     for path in sorted(stdlib.rglob("*.py")):
         parts = path.relative_to(stdlib).parts
@@ -74,4 +74,4 @@ def docstrings(stdlib: Path) -> Iterator[Row]:
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 text = " ".join((ast.get_docstring(node) or "").split())
                 if len(text) >= MIN_CHARACTERS:
-                    yield Row(text[:MAX_CHARACTERS], label)
+                    yield DemoRow(text[:MAX_CHARACTERS], label)

@@ -11,8 +11,8 @@ from tooling.basis.errors import UsageError
 from tooling.basis.files import locked
 from tooling.basis.say import say
 from tooling.engine import podman
-from tooling.engine.decide import Plan, decide, may_act
-from tooling.engine.find import Findings, Host, find, read_host
+from tooling.engine.decide import EnginePlan, decide, may_act
+from tooling.engine.find import EngineHost, Findings, find, read_host
 from tooling.engine.install import install
 from tooling.engine.start import start, was_killed
 
@@ -177,7 +177,7 @@ def _engine(findings: Findings) -> Engine:
     return Engine(findings.endpoint, findings.engine.cpus)
 
 
-def _plan(findings: Findings, host: Host) -> Plan:
+def _plan(findings: Findings, host: EngineHost) -> EnginePlan:
     plan = decide(findings, host)
     if plan.refusal:
         raise UsageError(plan.refusal)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tooling.engine.find import Findings, Host, version_tuple
+from tooling.engine.find import EngineHost, Findings, version_tuple
 
 MINIMUM_ENGINE = (25,)  # the first whose BuildKit is >= 0.12
 MINIMUM_BUILDKIT = (0, 12)
@@ -24,7 +24,7 @@ _DOCKERS_PLUGINS = "sudo apt-get install docker-buildx-plugin docker-compose-plu
 
 
 @dataclass(frozen=True)
-class Plan:
+class EnginePlan:
     """Either a `refusal` (one line with commands for the user) or actions. An empty plan: nothing is missing."""
 
     packages: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ _PACKAGES = {
 }
 
 
-def debian_packages(findings: Findings, host: Host) -> tuple[str, ...]:
+def debian_packages(findings: Findings, host: EngineHost) -> tuple[str, ...]:
     """Debian's packages for the missing parts only, so that apt upgrades nothing."""
     packages = [_PACKAGES[name] for name in lacking(findings)]
     if packages and not findings.mmdebstrap:
@@ -79,7 +79,7 @@ def debian_packages(findings: Findings, host: Host) -> tuple[str, ...]:
     return tuple(packages)
 
 
-def install_command(host: Host) -> str:
+def install_command(host: EngineHost) -> str:
     """The command that installs Docker, as the distribution or Docker documents it."""
     if host.docker_ce:
         return _DOCKERS_PLUGINS
@@ -88,7 +88,7 @@ def install_command(host: Host) -> str:
     return _BY_SYSTEM.get(host.os_id, _ELSEWHERE)
 
 
-def start_command(host: Host) -> str:
+def start_command(host: EngineHost) -> str:
     if host.os_id == "darwin":
         return "open -a Docker"
     if host.systemd:
@@ -96,20 +96,20 @@ def start_command(host: Host) -> str:
     return "sudo sh -c 'dockerd >/var/log/dockerd.log 2>&1 &'"
 
 
-def may_act(host: Host) -> bool:
+def may_act(host: EngineHost) -> bool:
     """Whether ./inv may install and start Docker: only as root, on Debian 12 or later."""
     return host.os_id == "debian" and host.root and (host.version is None or host.version >= OLDEST_DEBIAN)
 
 
-def decide(findings: Findings, host: Host) -> Plan:
+def decide(findings: Findings, host: EngineHost) -> EnginePlan:
     """The plan: a refusal if only the user can fix the problem, otherwise what to install and start."""
     refusal = _refusal(findings, host)
     if refusal:
-        return Plan(refusal=refusal)
-    return Plan(packages=debian_packages(findings, host), start=findings.engine is None)
+        return EnginePlan(refusal=refusal)
+    return EnginePlan(packages=debian_packages(findings, host), start=findings.engine is None)
 
 
-def _refusal(findings: Findings, host: Host) -> str | None:
+def _refusal(findings: Findings, host: EngineHost) -> str | None:
     problem = findings.problem or ""
     missing = lacking(findings)
     version = findings.engine.version if findings.engine else findings.dockerd
@@ -142,7 +142,7 @@ def _engine_name(version: str) -> str:
     return "Docker Engine " + ".".join(map(str, numbers)) if numbers else version
 
 
-def _upgrade_command(host: Host) -> str:
+def _upgrade_command(host: EngineHost) -> str:
     if host.docker_ce:
         return "sudo apt-get install docker-ce docker-ce-cli docker-buildx-plugin docker-compose-plugin"
     if may_act(host):

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from cpu_train_stack.cli import errors
 from cpu_train_stack.doctor import page
-from cpu_train_stack.doctor.checks import Check, Status, document
+from cpu_train_stack.doctor.checks import Check, CheckStatus, document
 from cpu_train_stack.machine import cpus, files, topology
 from cpu_train_stack.page import render
 from cpu_train_stack.page.blocks import Drawing
@@ -31,8 +31,8 @@ from tooling.basis.errors import UsageError
 from tooling.basis.files import write_output
 from tooling.basis.paths import CACHE
 from tooling.engine import podman
-from tooling.engine.decide import Plan, any_known, buildkit_is_enough, decide, lacking
-from tooling.engine.find import Findings, Host, find, read_host
+from tooling.engine.decide import EnginePlan, any_known, buildkit_is_enough, decide, lacking
+from tooling.engine.find import EngineHost, Findings, find, read_host
 
 GIGABYTE = 1_000_000_000
 DEMO_DISK = 6 * GIGABYTE  # image, build cache, wheels, containers and a model, of the default pin
@@ -40,30 +40,32 @@ DEMO_MEMORY = 4 * GIGABYTE  # two ranks that fine-tune a small encoder
 DEFAULT_DOCKER_ROOT = "/var/lib/docker"
 
 
-def judge(name: str, good: bool, detail: str, fix: str, otherwise: Status = Status.WARNING) -> Check:
+def judge(name: str, good: bool, detail: str, fix: str, otherwise: CheckStatus = CheckStatus.WARNING) -> Check:
     """A check that is OK if `good`. If not, it has the status `otherwise` and a fix."""
-    return Check(name, Status.OK, detail) if good else Check(name, otherwise, detail, fix)
+    return Check(name, CheckStatus.OK, detail) if good else Check(name, otherwise, detail, fix)
 
 
-def check_system(host: Host, machine: str) -> Check:
+def check_system(host: EngineHost, machine: str) -> Check:
     """The images are for x86-64 Linux."""
     detail = f"{host.name}, {machine}{', root' if host.root else ''}"
     fix = "use an x86-64 machine: the images are built for x86-64"
-    return judge("system", machine in ("x86_64", "AMD64"), detail, fix, Status.ERROR)
+    return judge("system", machine in ("x86_64", "AMD64"), detail, fix, CheckStatus.ERROR)
 
 
 def check_disk(name: str, path: Path, free: int) -> Check:
     """`free`: in bytes."""
     detail = f"{free / GIGABYTE:.0f} GB free at {path}"
     fix = f"free some space: the demo needs about {DEMO_DISK / GIGABYTE:.0f} GB"
-    return judge(name, free >= DEMO_DISK, detail, fix, Status.ERROR if free < DEMO_DISK / 2 else Status.WARNING)
+    return judge(
+        name, free >= DEMO_DISK, detail, fix, CheckStatus.ERROR if free < DEMO_DISK / 2 else CheckStatus.WARNING
+    )
 
 
 def check_memory(meminfo: str) -> Check:
     """`meminfo` is /proc/meminfo, in kB."""
     fields = dict(re.findall(r"^(\w+):\s+(\d+) kB", meminfo, re.MULTILINE))
     if "MemTotal" not in fields:
-        return Check("memory", Status.WARNING, "unknown", "run ./inv doctor on Linux")
+        return Check("memory", CheckStatus.WARNING, "unknown", "run ./inv doctor on Linux")
     total, available = (int(fields.get(key, 0)) * 1024 for key in ("MemTotal", "MemAvailable"))
     detail = f"{available / GIGABYTE:.0f} GB available of {total / GIGABYTE:.0f} GB"
     fix = f"free some memory: the demo needs about {DEMO_MEMORY / GIGABYTE:.0f} GB"
@@ -89,13 +91,13 @@ def check_podman(facts: Mapping[str, Any]) -> Check:
     return judge("podman", not fix, detail, fix)
 
 
-def check_docker(findings: Findings, host: Host, *, other: bool = False) -> list[Check]:
+def check_docker(findings: Findings, host: EngineHost, *, other: bool = False) -> list[Check]:
     """Engine, BuildKit, client, compose, buildx and mmdebstrap. One plan has the fix for all of them.
 
     `other`: podman can run images, so that only builds need Docker.
     """
     plan = decide(findings, host)
-    bad = Status.ERROR if plan.refusal and not other else Status.WARNING
+    bad = CheckStatus.ERROR if plan.refusal and not other else CheckStatus.WARNING
     fix = plan.refusal or _promise(plan)
     missing = lacking(findings)
     facts = findings.engine
@@ -104,7 +106,7 @@ def check_docker(findings: Findings, host: Host, *, other: bool = False) -> list
         detail = f"{facts.version} at {findings.endpoint}, {facts.storage_driver}, cgroup v{facts.cgroup_version}"
         enough = buildkit_is_enough(findings.buildkit, facts.version)
         by = any_known(findings.buildkit) or f"Engine {facts.version} has {'>=' if enough else '<'} 0.12"
-        checks += [Check("Docker Engine", Status.OK, detail), judge("BuildKit", enough, by, fix, bad)]
+        checks += [Check("Docker Engine", CheckStatus.OK, detail), judge("BuildKit", enough, by, fix, bad)]
     else:
         installed = findings.dockerd and f"installed, but does not answer ({findings.problem})"
         elsewhere = findings.chosen_by and f"{findings.endpoint} does not answer ({findings.problem})"
@@ -120,7 +122,7 @@ def check_docker(findings: Findings, host: Host, *, other: bool = False) -> list
     return [*checks, judge("mmdebstrap", found is not None, found or "not found", hint)]
 
 
-def _promise(plan: Plan) -> str:
+def _promise(plan: EnginePlan) -> str:
     actions = [f"installs {', '.join(plan.packages)}"] if plan.packages else []
     actions += ["starts Docker"] if plan.start else []
     return f"the first command that needs Docker {' and '.join(actions)}" if actions else ""
@@ -137,7 +139,7 @@ def examine() -> list[Check]:
     host, findings = read_host(), find()
     checks = [
         check_system(host, platform.machine()),
-        Check("Python", Status.OK, f"{platform.python_version()}, {sys.executable}"),
+        Check("Python", CheckStatus.OK, f"{platform.python_version()}, {sys.executable}"),
         check_cpus(_usable_cpus()),
         check_memory(files.text(Path("/proc/meminfo"))),
         check_bf16(cpus.read_model().bf16),
@@ -153,8 +155,8 @@ def examine() -> list[Check]:
         try:
             checks.append(check_podman(podman.read_facts()))
         except UsageError as error:
-            checks.append(Check("podman", Status.WARNING, "podman info failed", str(error)))
-    other = checks[-1].name == "podman" and checks[-1].status is Status.OK
+            checks.append(Check("podman", CheckStatus.WARNING, "podman info failed", str(error)))
+    other = checks[-1].name == "podman" and checks[-1].status is CheckStatus.OK
     return [*checks, *check_docker(findings, host, other=other), check_git(shutil.which("git"))]
 
 
@@ -173,7 +175,7 @@ def _usable_cpus() -> int:
 
 def table(checks: Sequence[Check]) -> Table:
     """One row for each check."""
-    colours = {Status.OK: "green", Status.WARNING: "yellow", Status.ERROR: "red"}
+    colours = {CheckStatus.OK: "green", CheckStatus.WARNING: "yellow", CheckStatus.ERROR: "red"}
     shown = Table("check", "status", "detail", "fix")
     for check in checks:
         status = f"[{colours[check.status]}]{check.status.value}[/]"
@@ -201,5 +203,5 @@ def run(*, as_json: bool, html: str | None = None) -> None:
         print(document(checks))
     else:
         Console().print(table(checks))
-    if any(check.status is Status.ERROR for check in checks):
+    if any(check.status is CheckStatus.ERROR for check in checks):
         raise Exit(code=1)

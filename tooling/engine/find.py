@@ -56,7 +56,7 @@ class Findings:
 
 
 @dataclass(frozen=True)
-class Host:
+class EngineHost:
     """The facts of this machine that decide whether ./inv may install and start Docker.
 
     `os_id` and `version` are os-release's ID and the major number of VERSION_ID: None for Debian testing and
@@ -197,7 +197,7 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def read_host() -> Host:
+def read_host() -> EngineHost:
     """The facts of this machine."""
     try:
         release = platform.freedesktop_os_release()
@@ -206,10 +206,10 @@ def read_host() -> Host:
     return host_from(release, root=os.geteuid() == 0)
 
 
-def host_from(release: Mapping[str, str], *, root: bool, root_directory: Path = ROOT_DIRECTORY) -> Host:
+def host_from(release: Mapping[str, str], *, root: bool, root_directory: Path = ROOT_DIRECTORY) -> EngineHost:
     """The host of an os-release file and of a few paths under `root_directory`."""
     major = release.get("VERSION_ID", "").partition(".")[0]
-    return Host(
+    return EngineHost(
         os_id=release.get("ID", "unknown"),
         version=int(major) if major.isdigit() else None,
         name=release.get("PRETTY_NAME") or release.get("ID", "an unknown system"),

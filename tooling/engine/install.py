@@ -16,7 +16,7 @@ from tooling.basis.files import write_atomic
 from tooling.basis.paths import CACHE
 from tooling.basis.say import say
 from tooling.engine.decide import MINIMUM_ENGINE
-from tooling.engine.find import Host, version_tuple
+from tooling.engine.find import EngineHost, version_tuple
 
 APT = Path("/etc/apt")
 
@@ -35,7 +35,7 @@ Source = Mapping[str, str]
 _ONE_LINE = re.compile(r"(deb|deb-src)\s+(?:\[(.*?)\]\s+)?(\S+)\s+(\S+)(.*)")
 
 
-def install(packages: Sequence[str], host: Host) -> None:
+def install(packages: Sequence[str], host: EngineHost) -> None:
     """Run apt-get, with one line for each step. If it fails, remove the added files and raise UsageError."""
     files = apt_files(packages, host, read_sources(), read_policy())
     if files:
@@ -91,7 +91,9 @@ def apt_cause(log: str) -> str:
     return lines[-1].strip() if lines else "no output"
 
 
-def apt_files(packages: Sequence[str], host: Host, sources: Sequence[Source], policy: str) -> Mapping[Path, str]:
+def apt_files(
+    packages: Sequence[str], host: EngineHost, sources: Sequence[Source], policy: str
+) -> Mapping[Path, str]:
     """The files to write under /etc/apt, text by path. None, unless Debian 12's Docker would be installed.
 
     `policy` is the output of `apt-cache policy docker.io`: the host may already have a source of newer packages.

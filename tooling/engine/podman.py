@@ -20,7 +20,7 @@ from tooling.basis.files import locked
 from tooling.basis.paths import CACHE, shown
 from tooling.basis.say import last_line, say
 from tooling.engine.client import connect
-from tooling.engine.find import Host
+from tooling.engine.find import EngineHost
 
 IDLE_SECONDS = 1800  # the demo downloads a model between two calls
 START_SECONDS = 60.0
@@ -40,7 +40,7 @@ def installed() -> bool:
     return shutil.which("podman") is not None
 
 
-def install_command(host: Host) -> str:
+def install_command(host: EngineHost) -> str:
     """The command or the page that explains how to install podman."""
     return _DEBIANS_OWN if host.os_id in ("debian", "ubuntu") else "https://podman.io/docs/installation"
 

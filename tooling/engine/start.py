@@ -12,7 +12,7 @@ from pathlib import Path
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE
 from tooling.basis.say import say
-from tooling.engine.find import Findings, Host, find, find_dockerd
+from tooling.engine.find import EngineHost, Findings, find, find_dockerd
 
 START_SECONDS = 30.0
 LOG = CACHE / "dockerd.log"
@@ -28,7 +28,7 @@ PID_FILES = {
 }
 
 
-def start(host: Host) -> Findings:
+def start(host: EngineHost) -> Findings:
     """Start the engine and wait until it answers. Raises UsageError with the cause after START_SECONDS."""
     if host.systemd:
         say("starting Docker: systemctl start docker")

@@ -9,12 +9,12 @@ from tooling.basis.console import console, plain_table
 from tooling.basis.files import write_output
 from tooling.basis.say import say
 from tooling.forecast import page, texts
-from tooling.forecast.request import Request, document, make
+from tooling.forecast.request import ForecastRequest, document, make
 
 TABLE_WIDTH = 160
 
 
-def run(request: Request, as_json: bool, html: str | None) -> None:
+def run(request: ForecastRequest, as_json: bool, html: str | None) -> None:
     """Print the forecast. `html`: a file for the page. Raises UsageError."""
     plan = make(request)
     if html:

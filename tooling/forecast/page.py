@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from cpu_train_stack.page.blocks import Bar, Bars, Chart, Curve, Facts, Page, Section, Table, Texts, Tile
 from tooling.forecast import texts
 from tooling.forecast.estimate import Estimate
-from tooling.forecast.request import Plan, Request
+from tooling.forecast.request import ForecastPlan, ForecastRequest
 
 _HOUR = 3600
 _UNITS = ((2 * _HOUR, _HOUR, "hours"), (180, 60, "minutes"), (0, 1, "seconds"))
 
 
-def page(request: Request, plan: Plan) -> Page:
+def page(request: ForecastRequest, plan: ForecastPlan) -> Page:
     verdict = f"Forecast: {plan.model.name} on {min(request.node_counts)} to {max(request.node_counts)} nodes"
     columns, rows = texts.table(plan)
     settings = [(name.replace("_", " "), str(value)) for name, value in vars(request).items() if value]
@@ -33,7 +33,7 @@ def page(request: Request, plan: Plan) -> Page:
     )
 
 
-def _tiles(plan: Plan) -> list[Tile]:
+def _tiles(plan: ForecastPlan) -> list[Tile]:
     row = next((row for row in plan.rows if row.nodes == plan.recommended), None)
     if row is None:
         return []
@@ -45,7 +45,7 @@ def _tiles(plan: Plan) -> list[Tile]:
     ]
 
 
-def _charts(plan: Plan) -> list[Chart]:
+def _charts(plan: ForecastPlan) -> list[Chart]:
     most = max(row.seconds.high for row in plan.rows)
     size, unit = next((size, unit) for limit, size, unit in _UNITS if most >= limit)
     time = [row.seconds.scaled(1 / size) for row in plan.rows]
@@ -69,7 +69,7 @@ def _band(label: str, nodes: Sequence[float], values: Sequence[Estimate]) -> lis
     ]
 
 
-def _steps(plan: Plan) -> Bars:
+def _steps(plan: ForecastPlan) -> Bars:
     bars = [
         Bar(texts.nodes(row.nodes), [row.step.computing, row.step.waiting, row.step.exposed], row.step.seconds)
         for row in plan.rows
@@ -78,7 +78,7 @@ def _steps(plan: Plan) -> Bars:
     return Bars("A step", "seconds", parts, bars)
 
 
-def _inputs(plan: Plan) -> Table:
+def _inputs(plan: ForecastPlan) -> Table:
     rows = [
         [name.replace("_", " "), *(f"{value:.4g}" for value in (one.value, one.low, one.high))]
         for name, one in vars(plan.inputs).items()

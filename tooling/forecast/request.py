@@ -10,7 +10,7 @@ from tooling.basis.errors import UsageError
 from tooling.forecast import inputs, models
 from tooling.forecast.estimate import Estimate
 from tooling.forecast.models import Model
-from tooling.forecast.step import Inputs, Job, Prediction, predict
+from tooling.forecast.step import ForecastJob, Inputs, Prediction, predict
 
 # The speed of one node varies between days, and between nodes of the same kind.
 SPEED_SPREAD = 0.05
@@ -29,7 +29,7 @@ def node_counts(text: str) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Request:
+class ForecastRequest:
     """The options, as typed. 0 means that a number was not given. Raises UsageError for values out of range."""
 
     model: Annotated[
@@ -113,11 +113,11 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ForecastPlan:
     """The forecast. `recommended`: the most nodes that reach the wanted efficiency, or None if none does."""
 
     model: Model
-    job: Job
+    job: ForecastJob
     inputs: Inputs
     rows: tuple[Prediction, ...]
     recommended: int | None
@@ -125,11 +125,11 @@ class Plan:
     warnings: tuple[str, ...]
 
 
-def make(request: Request) -> Plan:
+def make(request: ForecastRequest) -> ForecastPlan:
     """Raises UsageError if the model or the network is unknown, or a number is out of the range of a float."""
     model = models.find(request.model)
     width = 2 if request.bf16_gradients else 4
-    job = Job(
+    job = ForecastJob(
         samples=request.samples,
         epochs=request.epochs,
         batch_size=request.batch_size,
@@ -147,7 +147,7 @@ def make(request: Request) -> Plan:
             "--nodes and the speed of one node"
         ) from None
     efficient = [row.nodes for row in rows if row.efficiency.value >= request.efficiency]
-    return Plan(
+    return ForecastPlan(
         model=model,
         job=job,
         inputs=known,
@@ -158,7 +158,7 @@ def make(request: Request) -> Plan:
     )
 
 
-def _inputs(request: Request, model: Model) -> Inputs:
+def _inputs(request: ForecastRequest, model: Model) -> Inputs:
     computing, share, overlap = _cores(request)
     if request.single_node_samples_per_second:
         speed = Estimate.within(request.single_node_samples_per_second, SPEED_SPREAD)
@@ -174,7 +174,7 @@ def _inputs(request: Request, model: Model) -> Inputs:
     )
 
 
-def _cores(request: Request) -> tuple[int, Estimate, Estimate]:
+def _cores(request: ForecastRequest) -> tuple[int, Estimate, Estimate]:
     """The cores that compute on a node that trains alone, their share that computes in a cluster, and the overlap.
 
     As the image's `plan` decides. Several ranks keep cores for communication also on a single node.
@@ -189,7 +189,7 @@ def _cores(request: Request) -> tuple[int, Estimate, Estimate]:
     return alone, Estimate.exact(remaining / alone), overlap
 
 
-def _warnings(request: Request, model: Model, rows: Sequence[Prediction]) -> tuple[str, ...]:
+def _warnings(request: ForecastRequest, model: Model, rows: Sequence[Prediction]) -> tuple[str, ...]:
     found = []
     if not request.single_node_samples_per_second:
         found.append(
@@ -211,7 +211,7 @@ def _warnings(request: Request, model: Model, rows: Sequence[Prediction]) -> tup
     return tuple(found)
 
 
-def document(request: Request, plan: Plan) -> dict[str, Any]:
+def document(request: ForecastRequest, plan: ForecastPlan) -> dict[str, Any]:
     """The document of --json."""
     return {
         "model": plan.model.name,

@@ -32,7 +32,7 @@ _MEASURED = ("seen_on", "seen_cost")
 
 
 @dataclass(frozen=True)
-class Job:
+class ForecastJob:
     """A training job with data parallelism."""
 
     samples: int  # in one epoch
@@ -110,7 +110,7 @@ def slowest(nodes: int) -> float:
     return NormalDist().inv_cdf((nodes - 0.375) / (nodes + 0.25))
 
 
-def exposed_seconds(job: Job, backward: float, ranks: int, link: Link) -> float:
+def exposed_seconds(job: ForecastJob, backward: float, ranks: int, link: Link) -> float:
     """The time from the end of backward, which takes `backward` seconds, to the end of the all_reduce.
 
     All communication that can overlap does. Buckets become ready at equal intervals, the last one at the end of
@@ -125,7 +125,7 @@ def exposed_seconds(job: Job, backward: float, ranks: int, link: Link) -> float:
     return max(free, backward) + all_reduce_seconds(job.last_bytes, ranks, link) - backward
 
 
-def step(job: Job, nodes: int, values: Mapping[str, float]) -> Step:
+def step(job: ForecastJob, nodes: int, values: Mapping[str, float]) -> Step:
     """One step on `nodes` nodes. `values` maps the names of Inputs to numbers."""
     one = _modelled(job, nodes, values)
     if nodes == 1 or not values["seen_on"]:
@@ -137,7 +137,7 @@ def step(job: Job, nodes: int, values: Mapping[str, float]) -> Step:
     return replace(one, waiting=factor * one.waiting, exposed=factor * one.exposed)
 
 
-def _modelled(job: Job, nodes: int, values: Mapping[str, float]) -> Step:
+def _modelled(job: ForecastJob, nodes: int, values: Mapping[str, float]) -> Step:
     """One step without a measurement and without `cost`."""
     share = values["compute_share"] if nodes > 1 else 1.0
     computing = job.batch_size * job.ranks_per_node / (values["samples_per_second"] * share)
@@ -155,7 +155,7 @@ def _modelled(job: Job, nodes: int, values: Mapping[str, float]) -> Step:
     return Step(computing, waiting, exposed, communication)
 
 
-def seconds(job: Job, nodes: int, values: Mapping[str, float]) -> float:
+def seconds(job: ForecastJob, nodes: int, values: Mapping[str, float]) -> float:
     """The time of the job."""
     one = step(job, nodes, values)
     per_sample = one.computing / (job.batch_size * job.ranks_per_node * nodes)
@@ -163,7 +163,7 @@ def seconds(job: Job, nodes: int, values: Mapping[str, float]) -> float:
     return values["fixed_seconds"] + job.steps(nodes) * one.seconds + evaluation
 
 
-def predict(job: Job, nodes: int, inputs: Inputs) -> Prediction:
+def predict(job: ForecastJob, nodes: int, inputs: Inputs) -> Prediction:
     """Predict a job, with the error bars of all inputs. Errors of the node's speed cancel in the efficiency."""
     estimates = vars(inputs)
     values = {name: estimate.value for name, estimate in estimates.items()}
@@ -186,7 +186,7 @@ def predict(job: Job, nodes: int, inputs: Inputs) -> Prediction:
     )
 
 
-def fit(job: Job, nodes: int, measured: Estimate, inputs: Inputs) -> Inputs:
+def fit(job: ForecastJob, nodes: int, measured: Estimate, inputs: Inputs) -> Inputs:
     """`inputs`, corrected by `measured`: the seconds of the job on `nodes`, which show waiting and communication.
 
     Measurement and expectation are weighted by their error bars, as two normal distributions that are multiplied.

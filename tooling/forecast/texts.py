@@ -1,12 +1,12 @@
 """A forecast as texts, for the terminal and the page. Pure."""
 
 from tooling.forecast.estimate import Estimate
-from tooling.forecast.request import Plan, Request
+from tooling.forecast.request import ForecastPlan, ForecastRequest
 
 _COLUMNS = ("nodes", "time", "90% interval", "speed-up", "efficiency", "comm.", "waiting", "node-hours", "batch")
 
 
-def title(request: Request, plan: Plan) -> str:
+def title(request: ForecastRequest, plan: ForecastPlan) -> str:
     """What is predicted."""
     return (
         f"{plan.model.name}, {request.samples:,} samples x {request.epochs:g} epochs, batches of "
@@ -14,7 +14,7 @@ def title(request: Request, plan: Plan) -> str:
     )
 
 
-def table(plan: Plan) -> tuple[tuple[str, ...], list[list[str]]]:
+def table(plan: ForecastPlan) -> tuple[tuple[str, ...], list[list[str]]]:
     """The names of the columns, and a row for each number of nodes."""
     rows = []
     for row in plan.rows:
@@ -35,7 +35,7 @@ def table(plan: Plan) -> tuple[tuple[str, ...], list[list[str]]]:
     return _COLUMNS, rows
 
 
-def advice(request: Request, plan: Plan) -> str:
+def advice(request: ForecastRequest, plan: ForecastPlan) -> str:
     """The recommendation, in one or two sentences."""
     wanted = f"{request.efficiency:.0%}"
     if plan.recommended is None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from cpu_train_stack import contract
 from cpu_train_stack.launch.mpi import hostfile
-from cpu_train_stack.launch.mpi.hostfile import Host
+from cpu_train_stack.launch.mpi.hostfile import HostfileEntry
 from tooling.basis.errors import MOST_RANKS, UsageError, check_all, check_at_least
 from tooling.basis.identity import IDENTITY
 from tooling.cluster import compose, up
@@ -78,7 +78,7 @@ class Job:
             )
 
     @cached_property
-    def nodes(self) -> tuple[Host, ...]:
+    def nodes(self) -> tuple[HostfileEntry, ...]:
         """The hosts in the order of the file: rank 0 runs on the first."""
         if not self.hosts:
             raise UsageError("launch needs --hosts: a file with a host's name on each line")
@@ -142,7 +142,7 @@ def _check_path(flag: str, path: str | None) -> None:
         )
 
 
-def read_hosts(path: Path) -> tuple[Host, ...]:
+def read_hosts(path: Path) -> tuple[HostfileEntry, ...]:
     """The hosts in the order of the lines: rank 0 is on the first. Raises UsageError, one line.
 
     The image's mpi-launch reads the same grammar. Ports, keys and jump hosts come from the ssh configuration.
@@ -159,7 +159,7 @@ def read_hosts(path: Path) -> tuple[Host, ...]:
         raise UsageError(f"--hosts {path}: {error}") from None
 
 
-def ranks_on_each(hosts: tuple[Host, ...], ranks_per_node: int | None) -> int:
+def ranks_on_each(hosts: tuple[HostfileEntry, ...], ranks_per_node: int | None) -> int:
     """Ranks on each host: `ranks_per_node`, else the slots of every line, else 1. Raises UsageError."""
     slots = {host.slots for host in hosts}
     if ranks_per_node is None:

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cpu_train_stack.launch.mpi.hostfile import Host
+from cpu_train_stack.launch.mpi.hostfile import HostfileEntry
 from cpu_train_stack.machine import files
 from tooling.basis.errors import UsageError
 from tooling.basis.files import LockedError, locked, write_atomic
@@ -20,7 +20,7 @@ class Record:
     """`containers`: one per host. `detached`: no ./inv launch watches it. `exit_code` None: it may be running."""
 
     name: str
-    hosts: tuple[Host, ...]
+    hosts: tuple[HostfileEntry, ...]
     containers: tuple[str, ...]
     launcher: str
     detached: bool
@@ -53,7 +53,7 @@ def read(name: str) -> Record | None:
     file = folder_of(name) / "job.json"
     try:
         found = files.parse_json(file.read_text(encoding="utf-8"))
-        hosts = tuple(Host(**host) for host in found.pop("hosts"))
+        hosts = tuple(HostfileEntry(**host) for host in found.pop("hosts"))
         containers = tuple(found.pop("containers"))
         record = Record(hosts=hosts, containers=containers, **found)
         texts = (record.launcher, *containers, *(host.name for host in hosts))

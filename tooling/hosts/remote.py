@@ -19,7 +19,7 @@ from paramiko.ssh_exception import AuthenticationException, BadHostKeyException,
 
 from cpu_train_stack.cli import printable
 from cpu_train_stack.cli.errors import one_line
-from cpu_train_stack.launch.mpi.hostfile import Host
+from cpu_train_stack.launch.mpi.hostfile import HostfileEntry
 from tooling.basis.errors import UsageError
 
 CONNECT_SECONDS = 10
@@ -72,7 +72,7 @@ class Done:
 class Remote:
     """A connection to `host`, whose key must be known. Raises RemoteError if the connection fails."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: HostfileEntry) -> None:
         self.name = host.name
         try:
             self._connection = Connection(
@@ -184,10 +184,10 @@ def each(items: Sequence[Item], work: Callable[[Item], Result], names: Sequence[
     return [future.result() for future in futures]
 
 
-def connect(hosts: Sequence[Host], stack: ExitStack) -> tuple[list[Remote], list[str]]:
+def connect(hosts: Sequence[HostfileEntry], stack: ExitStack) -> tuple[list[Remote], list[str]]:
     """The connections, which `stack` closes, and a line for each host that could not be connected."""
 
-    def attempt(host: Host) -> Remote | str:
+    def attempt(host: HostfileEntry) -> Remote | str:
         try:
             return Remote(host)
         except RemoteError as error:

@@ -23,7 +23,7 @@ from tooling.pins.pin import Pin
 
 
 @dataclass(frozen=True)
-class Entry:
+class LayerEntry:
     """The properties of one file that a layer's digest depends on. `content`: its sha256, or a link's target."""
 
     path: str
@@ -85,7 +85,7 @@ def difference(first: str, second: str) -> str | None:
     return f"layer {number}: the archives differ, but their files are the same"
 
 
-def entries(reference: str, layer: str) -> Iterator[Entry]:
+def entries(reference: str, layer: str) -> Iterator[LayerEntry]:
     """The files of the layer with the digest `layer`, in the order of the layer."""
     argv = ["docker", "image", "save", reference]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
@@ -102,20 +102,20 @@ def entries(reference: str, layer: str) -> Iterator[Entry]:
             process.kill()
 
 
-def _entry(packed: tarfile.TarFile, file: tarfile.TarInfo) -> Entry:
+def _entry(packed: tarfile.TarFile, file: tarfile.TarInfo) -> LayerEntry:
     stream = packed.extractfile(file) if file.isreg() else None
     content = file.linkname
     if isinstance(stream, BufferedReader):
         content = hashlib.file_digest(stream, "sha256").hexdigest()
     owner = f"{file.uid}:{file.gid}"
-    return Entry(file.name, file.type.decode(), f"{file.mode:o}", owner, file.mtime, file.size, content)
+    return LayerEntry(file.name, file.type.decode(), f"{file.mode:o}", owner, file.mtime, file.size, content)
 
 
-def _describe(left: Entry | None, right: Entry | None) -> str:
+def _describe(left: LayerEntry | None, right: LayerEntry | None) -> str:
     if left is None or right is None or left.path != right.path:
         found = [entry.path if entry else "nothing" for entry in (left, right)]
         return f"one has {found[0]} where the other has {found[1]}"
-    names = [field.name for field in fields(Entry)]
+    names = [field.name for field in fields(LayerEntry)]
     changed = [
         f"{name} {one!r} and {other!r}"
         for name, one, other in zip(names, astuple(left), astuple(right), strict=True)

@@ -10,7 +10,7 @@ from tooling.image import sign
 from tooling.kubernetes import pods
 from tooling.kubernetes.operators import Manifest
 from tooling.kubernetes.pods import Document
-from tooling.kubernetes.request import Request, pod_warnings, warnings
+from tooling.kubernetes.request import ManifestRequest, pod_warnings, warnings
 
 
 def documents(wanted: Manifest) -> list[Document]:
@@ -26,7 +26,7 @@ def write(wanted: Manifest, output: str) -> None:
     """Write the manifest to the file `output`, or to standard output if `output` is empty. Raises UsageError."""
     text = yaml.render(documents(wanted))
     sign.verify_with(wanted.key, wanted.reference)
-    for warning in warnings(wanted) if isinstance(wanted, Request) else pod_warnings(wanted):
+    for warning in warnings(wanted) if isinstance(wanted, ManifestRequest) else pod_warnings(wanted):
         say(f"warning: {warning}")
     if not output:
         print(text, end="")

@@ -10,7 +10,7 @@ from tooling.basis.errors import UsageError
 from tooling.cluster import launchers
 from tooling.kubernetes import pods
 from tooling.kubernetes.pods import Document
-from tooling.kubernetes.request import TMP, Request
+from tooling.kubernetes.request import TMP, ManifestRequest
 from tooling.kubernetes.trainer import Runtime, TrainJob
 
 # The webhook of training-operator requires this container name. The operator reads the port for PET_RDZV_ENDPOINT.
@@ -27,7 +27,7 @@ _KEYS_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class PyTorchJob(Request):
+class PyTorchJob(ManifestRequest):
     """training-operator 1.9: elastic torchrun, with a c10d rendezvous at the first worker.
 
     Ranks restart in their pods (maxRestarts), and a pod that fails restarts too.
@@ -66,7 +66,7 @@ class PyTorchJob(Request):
 
 
 @dataclass(frozen=True)
-class MPIJob(Request):
+class MPIJob(ManifestRequest):
     """mpi-operator 0.8 (v2beta1): Intel MPI's mpirun over ssh, with the operator's keys and hostfile.
 
     A launcher that fails is replaced, at most `max_restarts` times. The workers keep running.

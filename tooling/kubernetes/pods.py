@@ -5,7 +5,7 @@ from typing import Any
 
 from cpu_train_stack import contract
 from tooling.cluster import launchers
-from tooling.kubernetes.request import CLAIM, TMP, PodRequest, Request
+from tooling.kubernetes.request import CLAIM, TMP, ManifestRequest, PodRequest
 
 Document = dict[str, Any]
 
@@ -29,7 +29,7 @@ def manifest(request: PodRequest, version: str, kind: str, spec: Document, **lab
     return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
 
 
-def job(request: Request, version: str, kind: str, spec: Document) -> Document:
+def job(request: ManifestRequest, version: str, kind: str, spec: Document) -> Document:
     """A job: the object that Kueue admits, if the request names a queue."""
     return manifest(request, version, kind, spec, **({QUEUE: request.queue} if request.queue else {}))
 
@@ -151,7 +151,7 @@ def memory_volume(name: str, size: int) -> Document:
     return {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": f"{size // _MEBIBYTE}Mi"}}
 
 
-def launch(request: Request) -> list[str]:
+def launch(request: ManifestRequest) -> list[str]:
     """The command line of a node. The image's launcher finds the other nodes through the operator's variables."""
     return launchers.launch(request.command, ranks_per_node=request.local_world_size, timeout=START_SECONDS)
 

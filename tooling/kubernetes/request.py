@@ -170,7 +170,7 @@ class PodRequest:
 
 
 @dataclass(frozen=True)
-class Request(PodRequest):
+class ManifestRequest(PodRequest):
     """The options of a job, as typed. Raises UsageError, one line with all invalid options."""
 
     # The end of the longest name of the job's pods. {last} is the number of the last pod.
@@ -242,7 +242,7 @@ def pod_warnings(request: PodRequest) -> list[str]:
     return found
 
 
-def warnings(request: Request) -> list[str]:
+def warnings(request: ManifestRequest) -> list[str]:
     """One line for each valid option with a likely unwanted effect."""
     found = pod_warnings(request)
     output = _output(request.command)

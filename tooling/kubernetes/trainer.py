@@ -12,7 +12,7 @@ from tooling.basis.errors import UsageError
 from tooling.image import lock
 from tooling.kubernetes import pods, syntax
 from tooling.kubernetes.pods import Document
-from tooling.kubernetes.request import TMP, PodRequest, Request
+from tooling.kubernetes.request import TMP, ManifestRequest, PodRequest
 
 API = "trainer.kubeflow.org/v1alpha1"
 # Not a ClusterTrainingRuntime, which jobs of the same name in different namespaces would share.
@@ -87,7 +87,7 @@ def _runtime(request: PodRequest, container: Document, **labels: str) -> Documen
 
 
 @dataclass(frozen=True)
-class TrainJob(Request):
+class TrainJob(ManifestRequest):
     """A TrainJob, and the runtime of this job only."""
 
     POD_SUFFIX: ClassVar[str] = "-node-0-{last}-abcde"  # JobSet checks the name with a random end

@@ -41,7 +41,7 @@ class Affected:
 
 
 @dataclass(frozen=True)
-class Record:
+class OsvRecord:
     """One vulnerability. `ids`: its own identifier first, then its aliases, such as a CVE number."""
 
     ids: tuple[str, ...]
@@ -50,7 +50,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Finding:
+class KnownVulnerability:
     """A vulnerability of a version. `fixed`: the versions that fix it."""
 
     package: str
@@ -60,7 +60,7 @@ class Finding:
     fixed: tuple[str, ...]
 
 
-def read(folder: Path) -> list[Record]:
+def read(folder: Path) -> list[OsvRecord]:
     """The records of all .json files in a folder, but the withdrawn ones. Raises UsageError."""
     if not folder.is_dir():
         fix = "unpack it first" if folder.is_file() else "expected a folder with osv.dev's dump of PyPI, unpacked"
@@ -71,9 +71,9 @@ def read(folder: Path) -> list[Record]:
     return [record for file in files if (record := _read_file(file))]
 
 
-def find(versions: Mapping[str, str], records: Iterable[Record]) -> list[Finding]:
+def find(versions: Mapping[str, str], records: Iterable[OsvRecord]) -> list[KnownVulnerability]:
     """The vulnerabilities of packages (versions by canonical name), each once, whatever its identifiers."""
-    found: dict[str, list[Finding]] = {}
+    found: dict[str, list[KnownVulnerability]] = {}
     for record in records:
         for affected in record.affected:
             version = versions.get(affected.package)
@@ -85,17 +85,17 @@ def find(versions: Mapping[str, str], records: Iterable[Record]) -> list[Finding
             if any(set(record.ids) & set(other.ids) for other in others) or not affected.includes(public):
                 continue
             fixes = tuple(affected.fixes(public))
-            others.append(Finding(affected.package, version, record.ids, record.summary, fixes))
+            others.append(KnownVulnerability(affected.package, version, record.ids, record.summary, fixes))
     return [finding for package in sorted(found) for finding in found[package]]
 
 
-def _read_file(file: Path) -> Record | None:
+def _read_file(file: Path) -> OsvRecord | None:
     try:
         document = parse_json(file.read_text(encoding="utf-8"))
         if document.get("withdrawn"):
             return None
         text = document.get("summary") or document.get("details") or ""
-        return Record(
+        return OsvRecord(
             ids=(document["id"], *document.get("aliases", ())),
             summary=_shortened(text),
             affected=tuple(map(_affected, filter(_is_of_pypi, document.get("affected", ())))),

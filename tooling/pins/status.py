@@ -23,7 +23,7 @@ STATUS_FILE = IMAGES / "status.json"
 TESTED = CACHE / "tested"
 
 
-class Status(StrEnum):
+class PinStatus(StrEnum):
     """In ascending order. `resolved`: pip finds every package. `tested`: a demo trained with the image."""
 
     LISTED = "listed"
@@ -35,14 +35,14 @@ class Status(StrEnum):
 class Proof:
     """`command` proved the pin on `date`. `facts_sha256`: the proved versions (Pin.facts_sha256)."""
 
-    status: Status
+    status: PinStatus
     command: str
     date: str
     facts_sha256: str
     torch_source: TorchSource
 
 
-NOTHING = Proof(Status.LISTED, "", "", "", TorchSource.ROW)
+NOTHING = Proof(PinStatus.LISTED, "", "", "", TorchSource.ROW)
 
 
 def of(row: Pin, path: Path = STATUS_FILE) -> Proof:
@@ -53,10 +53,10 @@ def of(row: Pin, path: Path = STATUS_FILE) -> Proof:
         for pin in (row, row.with_default_torch())
         if (proof := known.get(pin.name)) and proof.facts_sha256 == pin.facts_sha256
     ]
-    return max([*valid, NOTHING], key=lambda proof: list(Status).index(proof.status))
+    return max([*valid, NOTHING], key=lambda proof: list(PinStatus).index(proof.status))
 
 
-def record(pin: Pin, status: Status, command: str, path: Path = STATUS_FILE) -> bool:
+def record(pin: Pin, status: PinStatus, command: str, path: Path = STATUS_FILE) -> bool:
     """Record a proof. Returns whether it was recorded.
 
     A proof is not recorded if the file has one that is as strong or stronger, or if the pin is a user's own.
@@ -66,7 +66,7 @@ def record(pin: Pin, status: Status, command: str, path: Path = STATUS_FILE) -> 
     with locked(TESTED.with_suffix(".lock"), lambda: None):  # of short duration
         proofs = recorded(path)
         known = proofs.get(pin.name, NOTHING)
-        order = list(Status)
+        order = list(PinStatus)
         if known.facts_sha256 == pin.facts_sha256 and order.index(known.status) >= order.index(status):
             return False
         proofs[pin.name] = Proof(status, command, today(), pin.facts_sha256, pin.torch_source)
@@ -95,7 +95,9 @@ def recorded(path: Path = STATUS_FILE) -> dict[str, Proof]:
     try:
         document = parse_json(path.read_text(encoding="utf-8"))
         return {
-            name: Proof(status=Status(row.pop("status")), torch_source=TorchSource(row.pop("torch_source")), **row)
+            name: Proof(
+                status=PinStatus(row.pop("status")), torch_source=TorchSource(row.pop("torch_source")), **row
+            )
             for name, row in document.items()
         }
     except FileNotFoundError:

@@ -11,7 +11,7 @@ from rich.table import Table
 from tooling.basis.console import console
 from tooling.basis.errors import UsageError
 from tooling.pins import osv
-from tooling.pins.osv import Finding
+from tooling.pins.osv import KnownVulnerability
 from tooling.pins.pin import Pin
 from tooling.wheels import locks
 
@@ -38,7 +38,13 @@ def run(pin: Pin, folder: str | None, as_json: bool) -> None:
         raise Exit(code=1)
 
 
-def _show(pin: Pin, packages: int, found: Sequence[Finding], new: Sequence[Finding], folder: str | None) -> None:
+def _show(
+    pin: Pin,
+    packages: int,
+    found: Sequence[KnownVulnerability],
+    new: Sequence[KnownVulnerability],
+    folder: str | None,
+) -> None:
     out = console(WIDTH)
     for advisory in pin.advisories:
         out.print(f"{pin.name}: {advisory}: {advisory.fix}", highlight=False, soft_wrap=True)

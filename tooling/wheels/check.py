@@ -8,7 +8,7 @@ from tooling.basis.errors import UsageError
 from tooling.basis.say import say
 from tooling.pins import rules, status
 from tooling.pins.pin import Pin, TorchSource
-from tooling.pins.status import Status
+from tooling.pins.status import PinStatus
 from tooling.wheels import resolve
 from tooling.wheels.resolve import UnavailableError
 
@@ -41,7 +41,7 @@ def _resolve(pin: Pin) -> str:
             continue
         except UsageError as error:
             return f"wrong: {error}"
-        status.record(variant, Status.RESOLVED, f"{CHECK} --pin {pin.name}")
+        status.record(variant, PinStatus.RESOLVED, f"{CHECK} --pin {pin.name}")
         wheels = len(packages) + len(build_packages)
         default = variant.torch_source is TorchSource.DEFAULT
         return f"{wheels} wheels" + (", with the default index's torch" if default else "")

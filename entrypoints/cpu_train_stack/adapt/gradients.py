@@ -55,7 +55,7 @@ def exchange(model: Any, wanted: str | None) -> None:
     found = None if is_compiled else word_rows.table(wrapped.module)
     if found is None and wanted is None:
         return
-    rows = word_rows.Rows(found, wrapped) if found is not None else None
+    rows = word_rows.WordRows(found, wrapped) if found is not None else None
     wire = torch.bfloat16 if wanted == "bf16" else None
     # Without a GPU, DDP refuses torch's bf16 hook by its name, although groups on CPUs add up bf16 too.
     plain = default_hooks.bf16_compress_hook if wire else default_hooks.allreduce_hook

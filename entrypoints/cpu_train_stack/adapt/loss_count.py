@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 
-class Count(torch.Tensor):
+class LabelCount(torch.Tensor):
     """A share of a number of labels. `is_cut`: whether the script has made a whole number of it."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -31,7 +31,7 @@ class Count(torch.Tensor):
 def share(count: Any, parts: int) -> Any:
     """`count` divided by `parts`, as a Count if it is a tensor."""
     part = count / parts
-    return part.as_subclass(Count) if isinstance(part, torch.Tensor) else part
+    return part.as_subclass(LabelCount) if isinstance(part, torch.Tensor) else part
 
 
 def is_compiled(module: Any) -> bool:

@@ -198,7 +198,7 @@ def _install_accelerator(situation: Situation) -> None:
     on_import("accelerate.accelerator", _hook_accelerator)(situation)
 
 
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class _RemovedNamesFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds a module that has another name now, if no other finder does."""
 
     def __init__(self, situation: Situation, adaptation: str, old: str, now: str) -> None:
@@ -234,7 +234,9 @@ def add_moved(names: Mapping[str, tuple[str, str]], situation: Situation, module
 def _install_moved(situation: Situation) -> None:
     for name, names in MOVED.items():
         after_import(name, functools.partial(add_moved, names, situation))
-    sys.meta_path.append(_Finder(situation, _MOVED, OLD_DEEPSPEED, "transformers.integrations.deepspeed"))
+    sys.meta_path.append(
+        _RemovedNamesFinder(situation, _MOVED, OLD_DEEPSPEED, "transformers.integrations.deepspeed")
+    )
 
 
 ADAPTATIONS = (

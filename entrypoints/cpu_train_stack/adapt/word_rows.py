@@ -42,7 +42,7 @@ def table(model: torch.nn.Module) -> torch.nn.Embedding | None:
     return max(found, key=lambda module: module.weight.numel(), default=None)
 
 
-class Rows:
+class WordRows:
     """Tracks which rows of an embedding (weight: float [rows, features]) were used since the last exchange.
 
     Every rank must use it in the same way. `model`: as DDP wrapped it. The embedding has a hook only during the

@@ -81,7 +81,7 @@ def _copy_block(size: int) -> Callable[[], float]:
     return block
 
 
-def _open_stream(environment: DistributedEnvironment, peer: int) -> transfers.Stream | None:
+def _open_stream(environment: DistributedEnvironment, peer: int) -> transfers.TransferStream | None:
     """The stream between rank 0 and `peer`; None on the other ranks. A collective."""
     listener = None
     if environment.rank == 0:

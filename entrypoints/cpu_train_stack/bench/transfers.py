@@ -29,7 +29,7 @@ class Copier:
         return time.perf_counter() - started
 
 
-class Stream:
+class TransferStream:
     """One end of a TCP connection, with buffers of 1 MiB. The caller starts both ends of a transfer together.
 
     The kernel sizes its own buffers, as it does for libfabric and gloo.
@@ -80,20 +80,20 @@ def listen(address: str) -> socket.socket:
     return listener
 
 
-def accept(listener: socket.socket) -> Stream:
+def accept(listener: socket.socket) -> TransferStream:
     """The listening end. Raises UsageError if no connection arrives."""
     with listener:
         try:
-            return Stream(listener.accept()[0])
+            return TransferStream(listener.accept()[0])
         except OSError as error:
             raise UsageError(
                 f"bench: no TCP connection arrived at {listener.getsockname()[0]} ({error}): check firewalls"
             ) from error
 
 
-def connect(address: str, port: int) -> Stream:
+def connect(address: str, port: int) -> TransferStream:
     """The connecting end. Raises UsageError if the address cannot be reached."""
     try:
-        return Stream(socket.create_connection((address, port), timeout=STALL_SECONDS))
+        return TransferStream(socket.create_connection((address, port), timeout=STALL_SECONDS))
     except OSError as error:
         raise UsageError(f"bench: {address} port {port} cannot be reached ({error}): check firewalls") from error

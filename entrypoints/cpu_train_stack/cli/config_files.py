@@ -26,7 +26,7 @@ _NOTHING = frozenset({"", "~", "null", "Null", "NULL"})
 
 
 @dataclass(frozen=True)
-class Entry:
+class ConfigEntry:
     """One key of a file. `where`: the file and line, for messages. `argv`: the key and value as a flag."""
 
     key: str
@@ -41,7 +41,7 @@ def split(argv: Sequence[str]) -> tuple[str | None, list[str]]:
     return None, list(argv)
 
 
-def read(name: str) -> list[Entry]:
+def read(name: str) -> list[ConfigEntry]:
     """The entries of a file that have a value. Raises UsageError with the line number."""
     import yaml
 
@@ -95,8 +95,8 @@ def _as_yaml(text: str) -> str:
     return _PAIR.sub(lambda pair: str(json.loads(f'"{pair[0]}"')), text.replace("\t", " "))
 
 
-def _entries(name: str, document: Any, yaml: Any) -> list[Entry]:
-    entries: list[Entry] = []
+def _entries(name: str, document: Any, yaml: Any) -> list[ConfigEntry]:
+    entries: list[ConfigEntry] = []
     seen: dict[str, int] = {}
     for key_node, value_node in document.value:
         line = key_node.start_mark.line + 1
@@ -111,7 +111,7 @@ def _entries(name: str, document: Any, yaml: Any) -> list[Entry]:
             raise UsageError(f"{where}: '{key}' has more than {_MOST_VALUES} values with its aliases: write fewer")
         words = _words(value_node, where, key, yaml)
         if words:
-            entries.append(Entry(key, where, (f"--{key}", *words)))
+            entries.append(ConfigEntry(key, where, (f"--{key}", *words)))
     return entries
 
 

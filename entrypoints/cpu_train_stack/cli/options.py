@@ -64,7 +64,7 @@ def parse_options(
 ) -> _T:
     """The dataclass `options` with the values of `argv`. Raises UsageError."""
     declared: Any = options
-    parser = _Parser(
+    parser = _OptionParser(
         prog=program,
         usage=usage and f"{program} {usage}",
         description=description,
@@ -94,7 +94,7 @@ class Parser(argparse.ArgumentParser):
         return super()._get_values(action, arg_strings)
 
 
-class _Parser(Parser):
+class _OptionParser(Parser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: {message}; see {self.prog} --help")
 

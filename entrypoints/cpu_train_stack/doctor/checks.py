@@ -12,7 +12,7 @@ from typing import Callable
 from cpu_train_stack.cli.errors import UsageError
 
 
-class Status(str, Enum):
+class CheckStatus(str, Enum):
     """`warning`: training works, but may be slower, or the check was inconclusive. `error`: it does not work."""
 
     OK = "ok"
@@ -25,7 +25,7 @@ class Check:
     """`detail`: what was found. `fix`: what to do about it, empty if there is nothing to do."""
 
     name: str
-    status: Status
+    status: CheckStatus
     detail: str
     fix: str = ""
 
@@ -41,7 +41,7 @@ def attempt(name: str, examine: Callable[[], Iterable[Check]]) -> list[Check]:
         return [
             Check(
                 name,
-                Status.ERROR,
+                CheckStatus.ERROR,
                 f"the check itself failed: {type(error).__name__}: {text}",
                 "check whether the container hides /proc or /sys, or forbids starting processes",
             )
@@ -51,13 +51,17 @@ def attempt(name: str, examine: Callable[[], Iterable[Check]]) -> list[Check]:
 def refusal(name: str, error: UsageError) -> Check:
     """A UsageError as a check: the text after its last colon is the fix."""
     detail, _, fix = str(error).rpartition(": ")
-    return Check(name, Status.ERROR, detail, fix) if detail else Check(name, Status.ERROR, fix, "correct it")
+    return (
+        Check(name, CheckStatus.ERROR, detail, fix)
+        if detail
+        else Check(name, CheckStatus.ERROR, fix, "correct it")
+    )
 
 
-def worst(checks: Iterable[Check]) -> Status:
+def worst(checks: Iterable[Check]) -> CheckStatus:
     """The most severe status; ok without checks."""
-    order = list(Status)
-    return max((check.status for check in checks), key=order.index, default=Status.OK)
+    order = list(CheckStatus)
+    return max((check.status for check in checks), key=order.index, default=CheckStatus.OK)
 
 
 def document(checks: Iterable[Check]) -> str:

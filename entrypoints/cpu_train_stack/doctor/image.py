@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from cpu_train_stack import contract
-from cpu_train_stack.doctor.checks import Check, Status
+from cpu_train_stack.doctor.checks import Check, CheckStatus
 
 # images/scripts/install-entrypoints writes its files.
 ROOT = Path("/opt/cpu-train-stack")
@@ -48,23 +48,25 @@ def versions(pin: str, locked: Mapping[str, str], found: Mapping[str, str]) -> C
     torch = found.get("torch", "").partition("+")[0]
     if missing:
         fix = "rebuild the image from its pin"
-        return Check("versions", Status.ERROR, f"pin {pin}: {', '.join(missing)} missing", fix)
+        return Check("versions", CheckStatus.ERROR, f"pin {pin}: {', '.join(missing)} missing", fix)
     if BACKEND in found and BACKEND not in locked and found[BACKEND] != torch:
         detail = f"pin {pin}: {BACKEND} {found[BACKEND]} is built for torch {found[BACKEND]}, found torch {torch}"
-        return Check("versions", Status.ERROR, detail, f"install torch {found[BACKEND]}, or rebuild the image")
+        return Check(
+            "versions", CheckStatus.ERROR, detail, f"install torch {found[BACKEND]}, or rebuild the image"
+        )
     if other:
         versions = ", ".join(f"{name} {found[name]} (the pin has {locked[name]})" for name in other)
         fix = "use the pin's versions: no other combination was tested"
-        return Check("versions", Status.WARNING, f"pin {pin}, but {versions}", fix)
+        return Check("versions", CheckStatus.WARNING, f"pin {pin}, but {versions}", fix)
     main = ", ".join(f"{name} {found[name]}" for name in ("torch", "transformers", BACKEND) if name in found)
-    return Check("versions", Status.OK, f"pin {pin}: all {len(locked)} packages match the lock file; {main}")
+    return Check("versions", CheckStatus.OK, f"pin {pin}: all {len(locked)} packages match the lock file; {main}")
 
 
 def examine_versions() -> list[Check]:
     pin = os.environ.get(contract.PIN)
     if not pin or not LOCK.is_file():
         detail = f"no pin to compare with, expected {contract.PIN} and {LOCK}"
-        return [Check("versions", Status.WARNING, detail, "use an image built by ./inv build")]
+        return [Check("versions", CheckStatus.WARNING, detail, "use an image built by ./inv build")]
     return [versions(pin, parse_lock(LOCK.read_text(encoding="utf-8")), installed())]
 
 
@@ -72,8 +74,8 @@ def examine_advisories() -> list[Check]:
     """A warning for each known advisory: training works; use only files from sources that you trust."""
     if not ADVISORIES.is_file():
         fix = "use an image built by ./inv build"
-        return [Check("advisories", Status.WARNING, f"unknown: {ADVISORIES} does not exist", fix)]
+        return [Check("advisories", CheckStatus.WARNING, f"unknown: {ADVISORIES} does not exist", fix)]
     known = json.loads(ADVISORIES.read_text(encoding="utf-8"))
     if not known:
-        return [Check("advisories", Status.OK, "none known for the pin's versions when the image was built")]
-    return [Check("advisories", Status.WARNING, advisory["detail"], advisory["fix"]) for advisory in known]
+        return [Check("advisories", CheckStatus.OK, "none known for the pin's versions when the image was built")]
+    return [Check("advisories", CheckStatus.WARNING, advisory["detail"], advisory["fix"]) for advisory in known]

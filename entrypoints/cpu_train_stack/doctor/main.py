@@ -23,7 +23,7 @@ from cpu_train_stack.cli.numbers import count
 from cpu_train_stack.cli.options import default_backend, option, parse_options, port_number, ranks_of_a_node
 from cpu_train_stack.cli.say import say
 from cpu_train_stack.doctor import checks, container, image, network, page, ranks
-from cpu_train_stack.doctor.checks import Check, Status
+from cpu_train_stack.doctor.checks import Check, CheckStatus
 from cpu_train_stack.machine import cpus, topology
 from cpu_train_stack.page import render
 from cpu_train_stack.page.blocks import Drawing
@@ -38,7 +38,7 @@ Exit code 1 if a line is an error."""
 
 
 @dataclass(frozen=True)
-class Options:
+class DoctorOptions:
     """The command line of `doctor`."""
 
     as_json: bool = option("--json", "print one JSON document instead of a table", False)
@@ -61,7 +61,7 @@ class Options:
 
 
 def main(argv: list[str]) -> int:
-    options = parse_options(Options, argv, "doctor", DESCRIPTION)
+    options = parse_options(DoctorOptions, argv, "doctor", DESCRIPTION)
     if options.serve:
         port = options.master_port or detect.master_port(os.environ)
         _serve(DistributedEnvironment(master_port=port).master_port)  # checks the range
@@ -76,10 +76,10 @@ def main(argv: list[str]) -> int:
         print(checks.document(done))
     if options.html:
         render.save(page.page(f"This container: {platform.node()}", done, _picture(options)), Path(options.html))
-    return 1 if checks.worst(done) is Status.ERROR else 0
+    return 1 if checks.worst(done) is CheckStatus.ERROR else 0
 
 
-def _picture(options: Options) -> list[Drawing]:
+def _picture(options: DoctorOptions) -> list[Drawing]:
     """The cores, with the ranks that the checks are for. Empty if a check reports why there is no picture."""
     try:
         host = topology.read()
@@ -89,7 +89,7 @@ def _picture(options: Options) -> list[Drawing]:
         return []
 
 
-def _wanted(options: Options, place: DistributedEnvironment) -> int:
+def _wanted(options: DoctorOptions, place: DistributedEnvironment) -> int:
     """The number of ranks in this container."""
     return options.local_world_size or (place.local_world_size if place.launcher != detect.SINGLE else auto())
 
@@ -102,7 +102,7 @@ def _serve(port: int) -> None:
         return
 
 
-def examine(options: Options, environ: Mapping[str, str]) -> Iterator[Check]:
+def examine(options: DoctorOptions, environ: Mapping[str, str]) -> Iterator[Check]:
     """Every check, the quick ones first."""
     place, launcher = _launcher(environ)
     yield launcher
@@ -146,6 +146,6 @@ def _launcher(environ: Mapping[str, str]) -> tuple[DistributedEnvironment, Check
     except UsageError as error:
         return DistributedEnvironment(), checks.refusal("launcher", error)
     if place.launcher == detect.SINGLE:
-        return place, Check("launcher", Status.OK, "none: a single rank")
+        return place, Check("launcher", CheckStatus.OK, "none: a single rank")
     detail = f"{place.launcher}: rank {place.rank} of {place.world_size}, {place.local_world_size} on this node"
-    return place, Check("launcher", Status.OK, detail)
+    return place, Check("launcher", CheckStatus.OK, detail)

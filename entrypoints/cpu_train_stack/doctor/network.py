@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from cpu_train_stack import contract
 from cpu_train_stack.cli.errors import MeetingError, UsageError
-from cpu_train_stack.doctor.checks import Check, Status, refusal
+from cpu_train_stack.doctor.checks import Check, CheckStatus, refusal
 from cpu_train_stack.machine import network
 from cpu_train_stack.placement.detect import DistributedEnvironment
 
@@ -76,7 +76,7 @@ def interface(wanted: str, master: Master | None, table: Mapping[str, list[str]]
     """`wanted`: the user's choice. `table`: addresses by interface. Raises MeetingError for an invalid name."""
     if master is None and not wanted:
         shown = "; ".join(f"{name} {' '.join(addresses)}".strip() for name, addresses in table.items())
-        return Check("interface", Status.OK, f"{shown}; none chosen: no master is given (--master-addr)")
+        return Check("interface", CheckStatus.OK, f"{shown}; none chosen: no master is given (--master-addr)")
     addr, several_nodes = (master.addr, master.several_nodes) if master else ("", False)
     try:
         choice = network.choose(addr, several_nodes, wanted, RESOLVE_SECONDS, table)
@@ -90,8 +90,8 @@ def interface(wanted: str, master: Master | None, table: Mapping[str, list[str]]
             way = f"{route.interface} ({route.source})"
             detail = f"{choice.reason}, but the route to {addr} ({route.address}) is {way}"
             fix = f"unset {network.USERS_CHOICE}, unless all nodes meet on {wanted}"
-            return Check("interface", Status.WARNING, detail, fix)
-    return Check("interface", Status.OK, f"{choice.interface}: {choice.reason}")
+            return Check("interface", CheckStatus.WARNING, detail, fix)
+    return Check("interface", CheckStatus.OK, f"{choice.interface}: {choice.reason}")
 
 
 def reach(master: Master) -> list[Check]:
@@ -99,17 +99,17 @@ def reach(master: Master) -> list[Check]:
     address = network.resolve(master.addr, RESOLVE_SECONDS)
     where = f"{master.addr}:{master.port}"
     if network.is_own(address):
-        return [Check("master", Status.OK, f"{master.addr} is this node")]
+        return [Check("master", CheckStatus.OK, f"{master.addr} is this node")]
     try:
         connection = socket.create_connection((address, master.port), CONNECT_SECONDS)
     except ConnectionRefusedError:
         fix = "start `entrypoint doctor --serve` there first to test the port and compare the clocks"
-        return [Check("master", Status.WARNING, f"{where} can be reached, but nothing listens there", fix)]
+        return [Check("master", CheckStatus.WARNING, f"{where} can be reached, but nothing listens there", fix)]
     except OSError as error:
         why = "no response" if isinstance(error, (TimeoutError, socket.timeout)) else error.strerror or str(error)
         fix = "check MASTER_ADDR, that its node is running, and that firewalls allow this port"
         detail = f"{where} cannot be reached within {CONNECT_SECONDS:g} s: {why}"
-        return [Check("master", Status.ERROR, detail, fix)]
+        return [Check("master", CheckStatus.ERROR, detail, fix)]
     with connection:
         try:
             reading = measure_clock(connection)
@@ -118,15 +118,18 @@ def reach(master: Master) -> list[Check]:
     if reading is None:
         fix = "start `entrypoint doctor --serve` there instead to compare the clocks"
         detail = "not measured: the listening process is not doctor --serve"
-        return [Check("master", Status.OK, f"{where} answers"), Check("clock", Status.WARNING, detail, fix)]
+        return [
+            Check("master", CheckStatus.OK, f"{where} answers"),
+            Check("clock", CheckStatus.WARNING, detail, fix),
+        ]
     return [same_pin(reading, where, os.environ.get(contract.PIN, "unknown")), skew(reading)]
 
 
 def same_pin(reading: Reading, where: str, own: str) -> Check:
     if reading.pin != own:
         detail = f"{where} answers ({reading.host}), but with pin {reading.pin}, expected pin {own} as here"
-        return Check("master", Status.ERROR, detail, "start the same image on every node")
-    return Check("master", Status.OK, f"{where} answers ({reading.host}), pin {reading.pin} as here")
+        return Check("master", CheckStatus.ERROR, detail, "start the same image on every node")
+    return Check("master", CheckStatus.OK, f"{where} answers ({reading.host}), pin {reading.pin} as here")
 
 
 def skew(reading: Reading) -> Check:
@@ -136,8 +139,10 @@ def skew(reading: Reading) -> Check:
     """
     detail = f"the master's clock is {reading.offset * 1e3:+.1f} ms off (measured to {reading.error * 1e3:.1f} ms)"
     if abs(reading.offset) - reading.error > contract.MAX_CLOCK_SKEW_SECONDS:
-        return Check("clock", Status.WARNING, detail, "synchronize the nodes' clocks (chrony, systemd-timesyncd)")
-    return Check("clock", Status.OK, detail)
+        return Check(
+            "clock", CheckStatus.WARNING, detail, "synchronize the nodes' clocks (chrony, systemd-timesyncd)"
+        )
+    return Check("clock", CheckStatus.OK, detail)
 
 
 def measure_clock(connection: socket.socket) -> Reading | None:

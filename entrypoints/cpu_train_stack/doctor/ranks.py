@@ -21,7 +21,7 @@ from typing import Any
 from cpu_train_stack.cli import packages
 from cpu_train_stack.cli.interpreter import python_command
 from cpu_train_stack.cli.numbers import count
-from cpu_train_stack.doctor.checks import Check, Status
+from cpu_train_stack.doctor.checks import Check, CheckStatus
 from cpu_train_stack.machine import shared_memory
 from cpu_train_stack.machine.cpus import BF16_FIX, EMULATED
 from cpu_train_stack.placement.launchers import LAUNCHERS, MARKS
@@ -52,7 +52,7 @@ _VARIABLES |= {mark.variable for mark in MARKS}
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DoctorRanks:
     """The result of a command. `found`: its ranks' reports. `problem`: why it failed; empty if it did not."""
 
     found: tuple[dict[str, Any], ...]
@@ -64,7 +64,7 @@ def environ(own: Mapping[str, str]) -> dict[str, str]:
     return {name: own[name] for name in own if name not in _VARIABLES and not _OUTER_JOB.fullmatch(name)}
 
 
-def start(argv: Sequence[str], seconds: float, more: Mapping[str, str] | None = None) -> Outcome:
+def start(argv: Sequence[str], seconds: float, more: Mapping[str, str] | None = None) -> DoctorRanks:
     """Run `entrypoint argv...`; end all its processes after `seconds`."""
     process = subprocess.Popen(
         python_command("cpu_train_stack", list(argv)),
@@ -80,13 +80,13 @@ def start(argv: Sequence[str], seconds: float, more: Mapping[str, str] | None = 
         stdout, stderr = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         stdout, stderr = _end(process)
-        return Outcome(reports(stdout), f"not done within {seconds:g} s" + _last(stderr))
+        return DoctorRanks(reports(stdout), f"not done within {seconds:g} s" + _last(stderr))
     except BaseException:
         _end(process)
         raise
     if process.returncode != 0:
-        return Outcome(reports(stdout), f"exit code {process.returncode}" + _last(stderr))
-    return Outcome(reports(stdout))
+        return DoctorRanks(reports(stdout), f"exit code {process.returncode}" + _last(stderr))
+    return DoctorRanks(reports(stdout))
 
 
 def _end(process: subprocess.Popen[str]) -> tuple[str, str]:
@@ -122,7 +122,7 @@ def examine_rank(flag: str) -> list[Check]:
     outcome = start(["run", "--quiet", "--backend", "gloo", "-m", PROBES, "speed"], SECONDS)  # gloo needs least
     if outcome.problem or not outcome.found:
         fix = "run a script with `entrypoint run` and read its errors"
-        return [Check("a rank", Status.ERROR, f"a single rank failed: {outcome.problem or 'no output'}", fix)]
+        return [Check("a rank", CheckStatus.ERROR, f"a single rank failed: {outcome.problem or 'no output'}", fix)]
     found = outcome.found[0]
     wanted = preload.find(os.environ).paths
     return [*preloads(preload.LIBRARIES, wanted, found["mapped"]), bf16(flag, found)]
@@ -142,15 +142,17 @@ def preloads(libraries: Iterable[preload.Library], wanted: Iterable[str], mapped
         ]
         name = f"preload {library.name}"
         if ours and not preload.not_loaded(ours[:1], files):
-            checks.append(Check(name, Status.OK, f"{ours[0]} is mapped into a rank"))
+            checks.append(Check(name, CheckStatus.OK, f"{ours[0]} is mapped into a rank"))
         elif ours:
             detail = f"{ours[0]} exists, but a rank has not mapped it, so {library.without}"
-            checks.append(Check(name, Status.ERROR, detail, f"check that it is built for {os.uname().machine}"))
+            checks.append(
+                Check(name, CheckStatus.ERROR, detail, f"check that it is built for {os.uname().machine}")
+            )
         elif own:
-            checks.append(Check(name, Status.OK, f"{own[0]} (your own) is mapped into a rank"))
+            checks.append(Check(name, CheckStatus.OK, f"{own[0]} (your own) is mapped into a rank"))
         else:
             detail = f"{' or '.join(library.sonames)} was not found, so {library.without}"
-            checks.append(Check(name, Status.WARNING, detail, library.fix))
+            checks.append(Check(name, CheckStatus.WARNING, detail, library.fix))
     return checks
 
 
@@ -170,11 +172,11 @@ def bf16(flag: str, found: Mapping[str, Any]) -> Check:
     speed = f"{half:.0f} GFLOP/s in bf16, {single:.0f} in fp32 ({half / single:.1f} times)"
     detail = f"{flag}; {kernel or 'unknown kernel'}: {speed}"
     if half < single:
-        return Check("bf16", Status.WARNING, f"slower than fp32: {detail}", BF16_FIX)
+        return Check("bf16", CheckStatus.WARNING, f"slower than fp32: {detail}", BF16_FIX)
     if flag != EMULATED and kernel and not any(name in kernel for name in NATIVE_KERNELS):
         fix = "unset ONEDNN_MAX_CPU_ISA (or DNNL_MAX_CPU_ISA), which hides instructions from oneDNN"
-        return Check("bf16", Status.WARNING, f"the CPU's instructions are not used: {detail}", fix)
-    return Check("bf16", Status.OK, detail)
+        return Check("bf16", CheckStatus.WARNING, f"the CPU's instructions are not used: {detail}", fix)
+    return Check("bf16", CheckStatus.OK, detail)
 
 
 def examine_allreduce() -> list[Check]:
@@ -191,22 +193,22 @@ def examine_allreduce() -> list[Check]:
     return checks
 
 
-def allreduce(backend: str, outcome: Outcome, expect_shared_memory: bool) -> Check:
+def allreduce(backend: str, outcome: DoctorRanks, expect_shared_memory: bool) -> Check:
     """`expect_shared_memory`: the backend is ccl, and shared memory is large enough."""
     name = f"allreduce {backend}"
     if outcome.problem or not outcome.found:
         fix = "fix the errors in the other lines" + (", or use --backend gloo instead" if backend == "ccl" else "")
-        return Check(name, Status.ERROR, f"two ranks failed: {outcome.problem or 'no output'}", fix)
+        return Check(name, CheckStatus.ERROR, f"two ranks failed: {outcome.problem or 'no output'}", fix)
     found = outcome.found[0]
     way = "shared memory" if found["shared_memory"] else "tcp"
     if found["backend"] != backend or found["ranks"] != RANKS:
         detail = f"{count(found['ranks'], 'rank')} met over {found['backend']}, expected {RANKS} over {backend}"
-        return Check(name, Status.ERROR, detail, "unset the variables that start or configure ranks")
+        return Check(name, CheckStatus.ERROR, detail, "unset the variables that start or configure ranks")
     detail = f"correct, over {way}: {_speeds(found)}"
     if expect_shared_memory and not found["shared_memory"]:
         fix = "unset CCL_ATL_SHM and FI_PROVIDER, or read libfabric's log with FI_LOG_LEVEL=warn"
-        return Check(name, Status.WARNING, f"{detail}; shared memory is large enough, but not used", fix)
-    return Check(name, Status.OK, detail)
+        return Check(name, CheckStatus.WARNING, f"{detail}; shared memory is large enough, but not used", fix)
+    return Check(name, CheckStatus.OK, detail)
 
 
 def _speeds(found: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ _OLDEST = (5, 16)
 
 
 @dataclass(frozen=True)
-class Facts:
+class AmxFacts:
     """`is_amx_model`: the CPU's model has AMX, shown or not. `is_shown`: Linux lists amx_bf16.
 
     `is_virtual`: under a hypervisor. `kernel`: the release of Linux. `refusal`: the error number of the request
@@ -33,7 +33,7 @@ class Facts:
     refusal: int
 
 
-def read(root: Path = Path("/")) -> Facts:
+def read(root: Path = Path("/")) -> AmxFacts:
     """Ask Linux for AMX, which this process may then use."""
     library = ctypes.CDLL(None, use_errno=True)
     refused = library.syscall(_ARCH_PRCTL, _REQUEST, _TILE_DATA) != 0 if os.uname().machine == "x86_64" else True
@@ -41,7 +41,7 @@ def read(root: Path = Path("/")) -> Facts:
     return parse(files.text(root / "proc/cpuinfo"), platform.release(), refusal)
 
 
-def parse(cpuinfo: str, kernel: str, refusal: int) -> Facts:
+def parse(cpuinfo: str, kernel: str, refusal: int) -> AmxFacts:
     """The facts from the text of /proc/cpuinfo and the rest. Pure."""
     entry = cpus.first_entry(cpuinfo.splitlines())
     flags = set(entry.get("flags", "").split())
@@ -49,10 +49,10 @@ def parse(cpuinfo: str, kernel: str, refusal: int) -> Facts:
     number = tuple(int(entry.get(name, "0")) for name in ("cpu family", "model"))
     # Intel's CPUs with AVX512-FP16 are those with AMX. A hypervisor may hide the model.
     is_model = is_intel and (number in MODELS or "avx512_fp16" in flags)
-    return Facts(is_model, "amx_bf16" in flags, "hypervisor" in flags, kernel, refusal)
+    return AmxFacts(is_model, "amx_bf16" in flags, "hypervisor" in flags, kernel, refusal)
 
 
-def refused(facts: Facts) -> tuple[str, str] | None:
+def refused(facts: AmxFacts) -> tuple[str, str] | None:
     """Who refuses AMX to this process, and how to fix it. None if it may use AMX or the CPU has none. Pure."""
     if not (facts.is_amx_model or facts.is_shown) or (facts.is_shown and not facts.refusal):
         return None

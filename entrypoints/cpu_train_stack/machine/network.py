@@ -40,7 +40,7 @@ class Route:
 
 
 @dataclass(frozen=True)
-class Choice:
+class InterfaceChoice:
     """The interface over which the ranks communicate, and why, in words."""
 
     interface: str
@@ -53,7 +53,7 @@ def choose(
     wanted: str = "",
     deadline_seconds: float = 0.0,
     table: Mapping[str, list[str]] | None = None,
-) -> Choice:
+) -> InterfaceChoice:
     """The interface for the process group: `wanted` (from USERS_CHOICE), or the one on the route to rank 0.
 
     No other code decides this. `table`: addresses by interface, by default this host's. Raises UsageError for
@@ -68,11 +68,13 @@ def choose(
                 f"{USERS_CHOICE} is {wanted!r}, expected one of {shown}: "
                 f"unset {USERS_CHOICE}, or name one of these"
             )
-        choice = Choice(wanted, f"{USERS_CHOICE}={wanted}")
+        choice = InterfaceChoice(wanted, f"{USERS_CHOICE}={wanted}")
         why, fix = choice.reason, f"unset {USERS_CHOICE}"
     else:
         found = route(master_addr, deadline_seconds)
-        choice = Choice(found.interface, f"{found.source} on the route to {master_addr} ({found.address})")
+        choice = InterfaceChoice(
+            found.interface, f"{found.source} on the route to {master_addr} ({found.address})"
+        )
         why = f"MASTER_ADDR {master_addr!r} is {found.address} on {socket.gethostname()}"
         fix = (
             "set MASTER_ADDR to an address that other nodes can reach (a 127.0.1.1 line in /etc/hosts may map the "

@@ -15,7 +15,7 @@ from typing import Any, Callable
 
 from cpu_train_stack.machine.cpus import EMULATED
 from cpu_train_stack.operators import attention_mask
-from cpu_train_stack.operators.attention_rule import Measured
+from cpu_train_stack.operators.attention_rule import MeasuredAttention
 from cpu_train_stack.operators.bf16_products import computed_in
 from cpu_train_stack.operators.dropout import Rule, are_plain, draw_rule
 from cpu_train_stack.operators.transforms import can_trace, is_compiling, is_left_to_torch, replace_attention
@@ -32,7 +32,7 @@ FEWEST_QUERIES = 8
 
 
 @dataclass(frozen=True)
-class Choice:
+class KernelChoice:
     """The kernels of this process by dtype, which are always used with dropout.
 
     `plain`: the dtypes for which they are also used without dropout, unless `measured` decides. `joined`: the
@@ -42,14 +42,14 @@ class Choice:
     kernels: dict[Any, Kernel]
     plain: frozenset[Any] = frozenset()
     joined: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)
-    measured: Measured | None = None
+    measured: MeasuredAttention | None = None
 
 
 # Of this process, empty before the first `install`.
-_INSTALLED: list[Choice] = []
+_INSTALLED: list[KernelChoice] = []
 
 
-def install(bf16: str, widened: bool, measured: Measured | None = None) -> None:
+def install(bf16: str, widened: bool, measured: MeasuredAttention | None = None) -> None:
     """Replace torch.nn.functional's attention.
 
     `bf16`: as in Topology. `widened`: bfloat16 products are in float32. `measured`: decides without dropout.
@@ -68,7 +68,7 @@ def install(bf16: str, widened: bool, measured: Measured | None = None) -> None:
         replace_attention(replaced(original, choice))
 
 
-def choose(bf16: str, widened: bool) -> Choice:
+def choose(bf16: str, widened: bool) -> KernelChoice:
     """The kernels for this CPU. For the arguments, see `install`."""
     import torch
 
@@ -78,10 +78,10 @@ def choose(bf16: str, widened: bool) -> Choice:
     chosen: dict[Any, Kernel] = dict.fromkeys(wide, attention_fp32.attention)
     joined = dict.fromkeys(wide, attention_bf16.float32_rows)
     if bf16 == EMULATED or not attention_bf16.supported():
-        return Choice(chosen, joined=joined)
+        return KernelChoice(chosen, joined=joined)
     amx = bf16 == "amx_bf16" and attention_bf16.amx_permitted()
     kernel = chosen[torch.bfloat16] = partial(attention_bf16.attention, amx=amx)
-    return Choice(chosen, frozenset({torch.bfloat16}), {**joined, torch.bfloat16: kernel})
+    return KernelChoice(chosen, frozenset({torch.bfloat16}), {**joined, torch.bfloat16: kernel})
 
 
 def joined(query: Any, key: Any, value: Any, starts: Any, causal: bool, factor: float, dropout_p: float) -> Any:
@@ -103,7 +103,7 @@ def joined(query: Any, key: Any, value: Any, starts: Any, causal: bool, factor: 
         return kernel(*given, None, causal, factor, rule, starts.contiguous())
 
 
-def replaced(original: Callable[..., Any], choice: Choice) -> Callable[..., Any]:
+def replaced(original: Callable[..., Any], choice: KernelChoice) -> Callable[..., Any]:
     """scaled_dot_product_attention with the chosen kernels. `original` computes what they do not."""
     import torch
 
@@ -161,7 +161,7 @@ def _threads() -> int:
     return int(torch.get_num_threads())
 
 
-def _is_faster_without(choice: Choice, dtype: Any, query: Any, key: Any, value: Any) -> bool:
+def _is_faster_without(choice: KernelChoice, dtype: Any, query: Any, key: Any, value: Any) -> bool:
     """Whether our kernel is faster without dropout: with a head for each thread.
 
     torch's kernel also divides a head among threads.

@@ -13,7 +13,7 @@ from cpu_train_stack.cli.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredAttention:
     """`rows`: tokens of a row, whether it trains, whether our kernel was at least as fast as torch's."""
 
     rows: tuple[tuple[int, bool, bool], ...]
@@ -24,7 +24,7 @@ class Measured:
         return min(rows, key=lambda row: abs(math.log(row[0] / tokens)))[2]
 
 
-def read(path: str | None) -> Measured | None:
+def read(path: str | None) -> MeasuredAttention | None:
     """The measurement in the file, None without a file. Raises UsageError."""
     if not path:
         return None
@@ -34,7 +34,7 @@ def read(path: str | None) -> Measured | None:
         raise _refused(path, getattr(error, "strerror", None) or "is no measurement of attention") from None
     if {trains for _, trains, _ in rows} != {True, False}:
         raise _refused(path, "lacks rows without dropout, with and without a backward pass")
-    return Measured(rows)
+    return MeasuredAttention(rows)
 
 
 def _is_plain(row: dict[str, Any]) -> bool:

@@ -21,7 +21,7 @@ _SOCKETS_PER_ROW = 2
 
 
 @dataclass(frozen=True)
-class Node:
+class NodePicture:
     """One node. `topology`: a machine.facts.Topology as JSON. `ranks`: by local rank. `users`: local rank by CPU.
 
     `workers`: the same for the CPUs of oneCCL's workers. Without `users`, the picture shows the cores only.
@@ -40,15 +40,15 @@ class Node:
         return repr((self.topology.get("cores"), sizes, sorted(self.users.items()), sorted(self.workers.items())))
 
 
-def drawings(nodes: Iterable[Node]) -> list[Drawing]:
+def drawings(nodes: Iterable[NodePicture]) -> list[Drawing]:
     """One picture for all nodes that look the same."""
-    groups: dict[str, list[Node]] = {}
+    groups: dict[str, list[NodePicture]] = {}
     for node in nodes:
         groups.setdefault(node.looks, []).append(node)
     return [_drawing(group) for group in groups.values()]
 
 
-def _drawing(group: Sequence[Node]) -> Drawing:
+def _drawing(group: Sequence[NodePicture]) -> Drawing:
     node = group[0]
     shapes: list[Shape] = []
     x = y = height = width = 0.0
@@ -64,7 +64,7 @@ def _drawing(group: Sequence[Node]) -> Drawing:
     return Drawing(f"{node.name}{more}", width + 2, y + height + 2, shapes, _words(node))
 
 
-def _by_socket(node: Node) -> dict[int, dict[int, list[Mapping[str, Any]]]]:
+def _by_socket(node: NodePicture) -> dict[int, dict[int, list[Mapping[str, Any]]]]:
     """The cores by socket and NUMA node."""
     found: dict[int, dict[int, list[Mapping[str, Any]]]] = {}
     for core in node.topology["cores"]:
@@ -72,7 +72,7 @@ def _by_socket(node: Node) -> dict[int, dict[int, list[Mapping[str, Any]]]]:
     return dict(sorted(found.items()))
 
 
-def _socket(node: Node, socket: int, parts: Mapping[int, Sequence[Mapping[str, Any]]]) -> list[Shape]:
+def _socket(node: NodePicture, socket: int, parts: Mapping[int, Sequence[Mapping[str, Any]]]) -> list[Shape]:
     """A box with its NUMA nodes below each other. The first shape is the box."""
     shapes: list[Shape] = [Shape(_PADDING, _TITLE - 5.0, look="socket-title", text=f"socket {socket}")]
     y, width = float(_TITLE + 4), 0.0
@@ -94,7 +94,7 @@ def _socket(node: Node, socket: int, parts: Mapping[int, Sequence[Mapping[str, A
     return [Shape(1, 1, width + 2 * _PADDING, y, "socket"), *shapes]
 
 
-def _core(node: Node, core: Mapping[str, Any], x: float, y: float) -> list[Shape]:
+def _core(node: NodePicture, core: Mapping[str, Any], x: float, y: float) -> list[Shape]:
     cpus = core.get("cpus", ())
     local = next((node.users[cpu] for cpu in cpus if cpu in node.users), None)
     worker = next((node.workers[cpu] for cpu in cpus if cpu in node.workers), None)
@@ -115,7 +115,7 @@ def _core(node: Node, core: Mapping[str, Any], x: float, y: float) -> list[Shape
     ]
 
 
-def _words(node: Node) -> str:
+def _words(node: NodePicture) -> str:
     """The picture in words."""
     cores = node.topology["cores"]
     sockets = {core.get("socket", 0) for core in cores}

@@ -150,7 +150,7 @@ LAUNCHERS = (TORCHRUN, OPEN_MPI, MVAPICH2, HYDRA, PALS, FLUX, JSM, SLURM, PLAIN)
 
 
 @dataclass(frozen=True)
-class Mark:
+class LauncherMark:
     """A variable set by a launcher that does not define a rank's complete placement.
 
     `alone`: a regular expression for the values of a single process. `beside`: another variable that must be set
@@ -171,17 +171,19 @@ class Mark:
 
 _MPIRUN_OR_PLAIN = "start with mpirun, or set RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE for each rank"
 MARKS = (
-    Mark("prterun", "PMIX_RANK", "start with mpirun"),
-    Mark("srun", "SLURM_PROCID", "keep its SLURM_STEP_* variables", alone="0"),  # also set in a batch script
-    Mark("aprun", "ALPS_APP_PE", _MPIRUN_OR_PLAIN),
-    Mark("blaunch", "LSF_PM_TASKID", _MPIRUN_OR_PLAIN),
+    LauncherMark("prterun", "PMIX_RANK", "start with mpirun"),
+    LauncherMark(
+        "srun", "SLURM_PROCID", "keep its SLURM_STEP_* variables", alone="0"
+    ),  # also set in a batch script
+    LauncherMark("aprun", "ALPS_APP_PE", _MPIRUN_OR_PLAIN),
+    LauncherMark("blaunch", "LSF_PM_TASKID", _MPIRUN_OR_PLAIN),
     # The job's script is task 1 on node 0. pbsdsh starts the other tasks; Torque numbers them per node.
-    Mark("pbsdsh", "PBS_TASKNUM", _MPIRUN_OR_PLAIN, alone="1"),
-    Mark("pbsdsh", "PBS_NODENUM", _MPIRUN_OR_PLAIN, alone="0"),
-    Mark("the operator", "PET_NNODES", "start with launch (launch -- train ...)", alone="(1:)?1"),
+    LauncherMark("pbsdsh", "PBS_TASKNUM", _MPIRUN_OR_PLAIN, alone="1"),
+    LauncherMark("pbsdsh", "PBS_NODENUM", _MPIRUN_OR_PLAIN, alone="0"),
+    LauncherMark("the operator", "PET_NNODES", "start with launch (launch -- train ...)", alone="(1:)?1"),
     # Without MPI, `accelerate launch --cpu` starts one process on each machine and does not set its rank. It sets
     # MASTER_ADDR only for several machines.
-    Mark(
+    LauncherMark(
         "accelerate launch",
         "MASTER_ADDR",
         "pass --mpirun_hostfile, or start with launch or mpirun",

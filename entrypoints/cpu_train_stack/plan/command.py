@@ -41,7 +41,7 @@ _WHAT_IF = "what-if"  # the launcher of a job that does not run
 
 
 @dataclass(frozen=True)
-class Options:
+class PlanOptions:
     """The command line of `plan`."""
 
     as_json: bool = option("--json", "one JSON document instead of a table", False)
@@ -62,7 +62,7 @@ class Options:
 
 def main(argv: list[str]) -> int:
     description = "Print what a rank would get if it started here and now, and why."
-    options = parse_options(Options, argv, "plan", description)
+    options = parse_options(PlanOptions, argv, "plan", description)
     if options.local_world_size or options.world_size or options.local_rank is not None:
         # Beside a running job (kubectl exec), the launcher's variables are incomplete.
         place = detect.detect({name: value for name, value in os.environ.items() if name.startswith("MASTER_")})

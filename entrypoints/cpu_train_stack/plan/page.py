@@ -10,7 +10,7 @@ from cpu_train_stack.machine.cpus import format_cpu_list
 from cpu_train_stack.machine.facts import Topology
 from cpu_train_stack.page import topology
 from cpu_train_stack.page.blocks import Drawing, Facts, Page, Section, Table, Texts, Tile
-from cpu_train_stack.page.topology import Node
+from cpu_train_stack.page.topology import NodePicture
 from cpu_train_stack.plan.planner import RankPlan
 
 
@@ -45,7 +45,7 @@ def drawings(name: str, host: Topology, node: Sequence[RankPlan]) -> list[Drawin
     users = {cpu: plan.placement.local_rank for plan in node for cpu in plan.cores}
     workers = {cpu: plan.placement.local_rank for plan in node for cpu in plan.ccl_worker_cores}
     ranks = {plan.placement.local_rank: plan.placement.rank for plan in node}
-    return topology.drawings([Node(name, asdict(host), ranks, users, workers)])
+    return topology.drawings([NodePicture(name, asdict(host), ranks, users, workers)])
 
 
 def _ranks(node: Sequence[RankPlan]) -> list[Table]:

@@ -23,7 +23,7 @@ from cpu_train_stack.rank import script, start
 _USAGE_SECONDS = 30.0
 
 
-class Job(Protocol):
+class RankJob(Protocol):
     """The result of `prepare` of the trainer, the script runner and bench."""
 
     @property
@@ -34,7 +34,7 @@ class Job(Protocol):
         """Do the work. Returns the exit code. `announce` is a collective to call once the input is valid."""
 
 
-def prepare(command: str, argv: list[str]) -> Job:
+def prepare(command: str, argv: list[str]) -> RankJob:
     """Parse and check the command's own arguments. Raises UsageError."""
     if command == "run":
         return script.prepare(argv)
@@ -56,7 +56,7 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment, pre
 
     `preloaded`: the paths that the plan added to LD_PRELOAD.
     """
-    job: Job | None = None
+    job: RankJob | None = None
     problem: UsageError | None = None
     measured = None
     try:
@@ -89,7 +89,7 @@ def work(command: str, argv: list[str], environment: DistributedEnvironment, pre
         raise
 
 
-def install_operators(bf16: str, measured: attention_rule.Measured | None = None) -> None:
+def install_operators(bf16: str, measured: attention_rule.MeasuredAttention | None = None) -> None:
     """Replace torch's operators with the image's in this process. For the arguments, see attention.install."""
     widened = bf16_products.needed(bf16)
     if widened:

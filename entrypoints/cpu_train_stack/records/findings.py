@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from cpu_train_stack.page.texts import gibibytes
 from cpu_train_stack.records import stragglers
-from cpu_train_stack.records.job import Job, Rank
-from cpu_train_stack.records.stragglers import LEAST_STEPS, Share
+from cpu_train_stack.records.job import Rank, RecordedJob
+from cpu_train_stack.records.stragglers import LEAST_STEPS, StepShare
 
 # Shares of a step, of the rank in the middle.
 _LEAST_PAUSED = 0.05
@@ -35,7 +35,7 @@ class Finding(NamedTuple):
         return f"{self.what[0].upper()}{self.what[1:]}: {self.fix}"
 
 
-def find(job: Job, last: int | None = None) -> list[Finding]:
+def find(job: RecordedJob, last: int | None = None) -> list[Finding]:
     """`last`: look at the last steps only, except for the memory and the loss."""
     means = [*stragglers.shares(job, last).values()]
     found: list[Finding | None] = [_not_a_number(job.first), *map(_grows, job.ranks.values())]
@@ -45,7 +45,7 @@ def find(job: Job, last: int | None = None) -> list[Finding]:
     return [one for one in found if one is not None]
 
 
-def _limits(means: Sequence[Share], network: float) -> list[Finding]:
+def _limits(means: Sequence[StepShare], network: float) -> list[Finding]:
     """`network`: the share of a step that every rank waits for it."""
     seconds = median(one.seconds for one in means) or 1.0
     paused = median(one.throttled for one in means)

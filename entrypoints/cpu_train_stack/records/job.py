@@ -124,7 +124,7 @@ class Rank:
 
 
 @dataclass(frozen=True)
-class Job:
+class RecordedJob:
     """`ranks`: by rank number; those whose files are not in the folder are missing."""
 
     folder: Path
@@ -182,7 +182,7 @@ class Job:
         return max(line.time for rank in self.ranks.values() for line in rank.last_lines)
 
 
-def read(output: Path) -> Job:
+def read(output: Path) -> RecordedJob:
     """The records in OUTPUT/_records. Raises UsageError if there are none.
 
     The records of many ranks are joined while they are read: rank 0 writes the report in the job's own memory.
@@ -220,11 +220,11 @@ def complete(text: bytes) -> tuple[bytes, bytes]:
     return lines + newline, rest if len(rest) <= _LONGEST_LINE else b""
 
 
-def of(output: Path, read: Iterable[Rank]) -> Job | None:
+def of(output: Path, read: Iterable[Rank]) -> RecordedJob | None:
     """The job of the ranks that have started, without those of an earlier, larger job. None without ranks."""
     ranks = {rank.start.rank: rank for rank in read if rank.starts}
     if not ranks:
         return None
     size = ranks[min(ranks)].start.world_size
     ranks = {number: rank for number, rank in ranks.items() if number < size}
-    return Job(output, ranks) if ranks else None
+    return RecordedJob(output, ranks) if ranks else None

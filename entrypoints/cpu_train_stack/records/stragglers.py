@@ -12,7 +12,7 @@ from itertools import groupby
 from statistics import median
 from typing import NamedTuple
 
-from cpu_train_stack.records.job import Job, Rank
+from cpu_train_stack.records.job import Rank, RecordedJob
 from cpu_train_stack.records.record import SUMMED, Sample, Steps, summed
 
 # A rank is named if it is slower than the others by this share of a step, in this share of the steps, of at least
@@ -35,7 +35,7 @@ FIXES = {
 
 
 @dataclass(frozen=True)
-class Share:
+class StepShare:
     """What a step of one rank takes: means over some steps, in seconds, rows and tokens.
 
     `throttled`: how long the CPU quota paused each of its CPUs. `memory`: resident bytes, the last value.
@@ -97,12 +97,12 @@ class Straggler:
         return f"{self.headline}: {self.why}; {self.fix}"
 
 
-def shares(job: Job, last: int | None = None) -> dict[int, Share]:
+def shares(job: RecordedJob, last: int | None = None) -> dict[int, StepShare]:
     """The means of each rank that has steps: over the `last` steps, or over all but the first few."""
     return {number: found for number, rank in sorted(job.ranks.items()) if (found := share_of(rank, last))}
 
 
-def share_of(rank: Rank, last: int | None = None) -> Share | None:
+def share_of(rank: Rank, last: int | None = None) -> StepShare | None:
     steps = window(rank, last)
     if not steps:
         return None
@@ -112,7 +112,7 @@ def share_of(rank: Rank, last: int | None = None) -> Share | None:
     before = [one for one in rank.samples if one.time <= begin]
     samples = [*before[-1:], *(one for one in rank.samples if begin < one.time)]
     cpus = max(1, rank.start.threads * rank.start.local_world_size)
-    return Share(
+    return StepShare(
         rank.start.rank,
         total.steps,
         **means,
@@ -134,7 +134,7 @@ class Parts(NamedTuple):
     network: float
 
 
-def mean_parts(job: Job, last: int | None = None) -> Parts | None:
+def mean_parts(job: RecordedJob, last: int | None = None) -> Parts | None:
     """Over the same steps as `shares`; None without steps."""
     found = [*shares(job, last).values()]
     seconds = sum(one.seconds for one in found)
@@ -158,7 +158,7 @@ def window(rank: Rank, last: int | None) -> Sequence[Steps]:
     return steps[begin:]
 
 
-def find(job: Job, last: int | None = None) -> Straggler | None:
+def find(job: RecordedJob, last: int | None = None) -> Straggler | None:
     """The rank that the others wait for, None if there is none. `last`: look at the last steps only."""
     means = shares(job, last)
     rows = _aligned(job, last)
@@ -182,7 +182,7 @@ def find(job: Job, last: int | None = None) -> Straggler | None:
     return Straggler(slowest, start.node_rank, start.host, excess, share, cause, why, fix)
 
 
-def explain(slow: Share, others: Sequence[Share], excess: float) -> tuple[str, str, str]:
+def explain(slow: StepShare, others: Sequence[StepShare], excess: float) -> tuple[str, str, str]:
     """Cause, evidence and fix for a rank that is `excess` seconds per step slower than the others (medians).
 
     Each cause's part of the difference is estimated in seconds per step. The largest part is named.
@@ -221,7 +221,7 @@ def explain(slow: Share, others: Sequence[Share], excess: float) -> tuple[str, s
     return cause, why[cause], FIXES[cause]
 
 
-def _aligned(job: Job, last: int | None) -> list[dict[int, Steps]]:
+def _aligned(job: RecordedJob, last: int | None) -> list[dict[int, Steps]]:
     """For each step that all ranks have recorded, the record of each rank."""
     by_rank = {
         number: {one.step: one for one in window(rank, last)} for number, rank in job.ranks.items() if rank.steps
@@ -248,7 +248,7 @@ def median_of_known(values: Iterable[float | None]) -> float | None:
     return median(known) if known else None
 
 
-def _known(others: Sequence[Share], name: str) -> float | None:
+def _known(others: Sequence[StepShare], name: str) -> float | None:
     return median_of_known([getattr(one, name) for one in others])
 
 

@@ -13,7 +13,7 @@ from cpu_train_stack.cli.numbers import count
 from cpu_train_stack.page import render
 from cpu_train_stack.page.blocks import Block, Chart, Curve, Page, Section, Table
 from cpu_train_stack.page.texts import NOTHING, duration, number
-from cpu_train_stack.records.job import Job
+from cpu_train_stack.records.job import RecordedJob
 from cpu_train_stack.report import curves, folder, machine, scaling, series, summary
 from cpu_train_stack.report.scaling import Forecast
 from cpu_train_stack.report.series import Interval, Point
@@ -29,7 +29,7 @@ class Run:
     """One of the jobs. `name`: the shortest end of the path that the others do not have. `result`: result.json."""
 
     name: str
-    job: Job
+    job: RecordedJob
     result: Mapping[str, Any]
     summary: Summary
     intervals: Sequence[Interval]
@@ -98,7 +98,7 @@ def _read(path: Path, name: str) -> Run:
     return Run(name, job, result, summary.of(job, result), series.intervals(steps), scaling.read(path))
 
 
-def _places(job: Job) -> dict[str, str]:
+def _places(job: RecordedJob) -> dict[str, str]:
     """Facts, versions one by one, and the command."""
     found = machine.facts(job)
     found.pop("versions")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from cpu_train_stack.page.blocks import Block, Chart, Curve, Table
 from cpu_train_stack.page.texts import number
-from cpu_train_stack.records.job import Job
+from cpu_train_stack.records.job import RecordedJob
 from cpu_train_stack.records.record import Steps
 from cpu_train_stack.report import series, summary
 from cpu_train_stack.report.series import Interval, Point
@@ -17,7 +17,7 @@ _FEW = 60
 _LEAST = 3
 
 
-def blocks(job: Job, found: Sequence[Interval]) -> list[Block]:
+def blocks(job: RecordedJob, found: Sequence[Interval]) -> list[Block]:
     """The charts of `learning` and `speed`. Those with few values are one table."""
     charts = [*learning(job), *speed(job, found)]
     small = [chart for chart in charts if all(len(curve.values) < _LEAST for curve in chart.curves)]
@@ -32,7 +32,7 @@ def _words(step: float, value: float | None) -> str:
     return f"{number(value)} at step {step:,.0f}"
 
 
-def learning(job: Job) -> list[Chart]:
+def learning(job: RecordedJob) -> list[Chart]:
     """Loss, metrics, learning rate and gradient norm."""
     begin = summary.began(job)
     losses = series.mean_losses({number: rank.steps for number, rank in job.ranks.items()})
@@ -55,7 +55,7 @@ def learning(job: Job) -> list[Chart]:
     return [chart for chart in found if chart.curves]
 
 
-def speed(job: Job, found: Sequence[Interval]) -> list[Chart]:
+def speed(job: RecordedJob, found: Sequence[Interval]) -> list[Chart]:
     """Throughput of all ranks."""
     begin = summary.began(job)
     charts = [
@@ -72,7 +72,7 @@ def speed(job: Job, found: Sequence[Interval]) -> list[Chart]:
 
 
 def rate(
-    job: Job, found: Sequence[Interval], label: str, amount: Callable[[Steps], float], begin: float
+    job: RecordedJob, found: Sequence[Interval], label: str, amount: Callable[[Steps], float], begin: float
 ) -> list[Curve]:
     """`amount` per second, summed over the ranks. Ranks without a file count like the others."""
     points = []
@@ -83,7 +83,7 @@ def rate(
     return curves(label, points, begin) if any(point.value for point in points) else []
 
 
-def logged(job: Job, name: str) -> list[Point]:
+def logged(job: RecordedJob, name: str) -> list[Point]:
     """What Trainer logged under this name."""
     return [
         Point(log.step, log.time, float(log.values[name]))

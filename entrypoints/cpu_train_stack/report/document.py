@@ -9,14 +9,14 @@ from cpu_train_stack import contract
 from cpu_train_stack.page.blocks import Page, Section, Texts
 from cpu_train_stack.page.texts import duration, moment
 from cpu_train_stack.records import findings, stragglers
-from cpu_train_stack.records.job import Job
+from cpu_train_stack.records.job import RecordedJob
 from cpu_train_stack.records.stragglers import Straggler
 from cpu_train_stack.report import curves, events, machine, ranks, scaling, series, summary
 from cpu_train_stack.report.scaling import Forecast
 from cpu_train_stack.report.summary import Summary
 
 
-def document(job: Job, result: Mapping[str, Any], forecast: Sequence[Forecast], now: float) -> Page:
+def document(job: RecordedJob, result: Mapping[str, Any], forecast: Sequence[Forecast], now: float) -> Page:
     """`result`: result.json, empty without one. `forecast`: of plan-cluster, empty without one.
 
     `now`: when the page is written, in seconds since the epoch.
@@ -46,7 +46,7 @@ def document(job: Job, result: Mapping[str, Any], forecast: Sequence[Forecast], 
     )
 
 
-def notices(job: Job, slow: Straggler | None) -> list[Texts]:
+def notices(job: RecordedJob, slow: Straggler | None) -> list[Texts]:
     """What a reader should know before the numbers."""
     found = []
     if slow is not None:
@@ -62,14 +62,14 @@ def notices(job: Job, slow: Straggler | None) -> list[Texts]:
     return found
 
 
-def _last_line(job: Job, facts: Summary, now: float) -> list[str]:
+def _last_line(job: RecordedJob, facts: Summary, now: float) -> list[str]:
     """Of a job without an end: how old the records are, from which a reader sees whether the job runs."""
     if facts.state != "open":
         return []
     return [f"last record {moment(job.time)}, {duration(max(0.0, now - job.time))} before this page was written"]
 
 
-def name(job: Job) -> str:
+def name(job: RecordedJob) -> str:
     """The model and the data, if they are known, and the output folder, unless it is the container's only one."""
     model, data, folder = summary.model(job), summary.data(job), job.folder.resolve()
     what = f"{model} on {data}" if model and data else model or data

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from cpu_train_stack.page.blocks import Block, Lane, Mark, Strip, Table
 from cpu_train_stack.page.texts import duration, moment
-from cpu_train_stack.records.job import Job
+from cpu_train_stack.records.job import RecordedJob
 from cpu_train_stack.records.record import Event
 from cpu_train_stack.report import summary
 
@@ -18,7 +18,7 @@ _FEW_ROWS = 12
 _ALWAYS = ("start", "failure", "stop", "end")
 
 
-def happenings(job: Job) -> list[Event]:
+def happenings(job: RecordedJob) -> list[Event]:
     """The events of the rank that logs, and the failures of the other ranks, with the times when they began.
 
     None began before the job: records of older images count from the machine's start.
@@ -40,7 +40,7 @@ def happenings(job: Job) -> list[Event]:
     return sorted(found, key=lambda one: one.time)
 
 
-def blocks(job: Job) -> list[Block]:
+def blocks(job: RecordedJob) -> list[Block]:
     """The strip and the table."""
     found = happenings(job)
     begin = summary.began(job)
@@ -56,7 +56,7 @@ def blocks(job: Job) -> list[Block]:
     return [Strip("Time line", max(last - begin, 1.0), lanes), _table(found, begin)]
 
 
-def repeated(job: Job) -> str:
+def repeated(job: RecordedJob) -> str:
     """How many steps were computed again after a failure; empty if none."""
     most = max(rank.repeated for rank in job.ranks.values())
     if not most:

@@ -12,7 +12,7 @@ from cpu_train_stack.machine.files import parse_json, read_below
 from cpu_train_stack.page import render
 from cpu_train_stack.page.blocks import Page
 from cpu_train_stack.records import job as records
-from cpu_train_stack.records.job import Job
+from cpu_train_stack.records.job import RecordedJob
 from cpu_train_stack.report import document, scaling
 
 _RESULT = "result.json"
@@ -29,7 +29,7 @@ def of(output: Path) -> Page:
     return document.document(job, read_result(job), scaling.read(output), time.time())
 
 
-def read(output: Path) -> Job:
+def read(output: Path) -> RecordedJob:
     """The job's records. Raises UsageError if there are none, and if they cannot be read."""
     try:
         return records.read(output)
@@ -39,7 +39,7 @@ def read(output: Path) -> Job:
         ) from error
 
 
-def read_result(job: Job) -> dict[str, Any]:
+def read_result(job: RecordedJob) -> dict[str, Any]:
     """result.json of this job; empty if the job has not written it. Raises UsageError if it is not valid."""
     path = job.folder / _RESULT
     try:

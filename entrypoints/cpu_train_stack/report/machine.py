@@ -13,13 +13,13 @@ from cpu_train_stack.page import topology
 from cpu_train_stack.page.blocks import Block, Command, Facts, Table, Texts
 from cpu_train_stack.page.texts import NOTHING
 from cpu_train_stack.page.texts import ranks as named
-from cpu_train_stack.page.topology import Node
-from cpu_train_stack.records.job import Job, Rank
+from cpu_train_stack.page.topology import NodePicture
+from cpu_train_stack.records.job import Rank, RecordedJob
 from cpu_train_stack.records.record import Start
 from cpu_train_stack.report import ranks
 
 
-def what_ran(job: Job) -> list[Block]:
+def what_ran(job: RecordedJob) -> list[Block]:
     start = job.first.start
     found: list[Block] = [Facts([(name, value) for name, value in facts(job).items() if value != NOTHING])]
     if start.command:
@@ -27,7 +27,7 @@ def what_ran(job: Job) -> list[Block]:
     return [*found, *topology.drawings(_nodes(job)), ranks.places(job)]
 
 
-def facts(job: Job) -> dict[str, str]:
+def facts(job: RecordedJob) -> dict[str, str]:
     """What differs between jobs: software, machine, ranks."""
     start = job.first.start
     found = {
@@ -51,7 +51,7 @@ def command(start: Start) -> str:
     return shlex.join(["entrypoint", *start.command])
 
 
-def plan(job: Job) -> list[Block]:
+def plan(job: RecordedJob) -> list[Block]:
     """The reasons of the plan, its warnings, and what doctor found."""
     first = job.first.start
     reasons = [str(one) for one in first.plan.get("reasons") or ()]
@@ -71,13 +71,13 @@ def plan(job: Job) -> list[Block]:
     return found
 
 
-def configuration(job: Job) -> list[Block]:
+def configuration(job: RecordedJob) -> list[Block]:
     """Every setting of the trainer."""
     rows = [[name, value(one)] for name, one in sorted(job.first.start.config.items())]
     return [Table(f"All {len(rows)} settings", ["setting", "value"], rows, folded=True)] if rows else []
 
 
-def missing(job: Job) -> str:
+def missing(job: RecordedJob) -> str:
     """A sentence about the ranks without a file; empty if there are none."""
     if not job.missing:
         return ""
@@ -96,7 +96,7 @@ def value(one: Any) -> str:
     return json.dumps(one, ensure_ascii=False, sort_keys=True, default=str)
 
 
-def _nodes(job: Job) -> list[Node]:
+def _nodes(job: RecordedJob) -> list[NodePicture]:
     """The nodes whose topology is recorded."""
     found = []
     by_node: dict[int, list[int]] = {}
@@ -110,15 +110,15 @@ def _nodes(job: Job) -> list[Node]:
         users = {cpu: start.local_rank for start in starts for cpu in start.cores}
         workers = {cpu: start.local_rank for start in starts for cpu in start.plan.get("ccl_worker_cores") or ()}
         ranks = {start.local_rank: start.rank for start in starts}  # srun may place them in any order
-        found.append(Node(f"Node {node} ({starts[0].host})", known, ranks, users, workers))
+        found.append(NodePicture(f"Node {node} ({starts[0].host})", known, ranks, users, workers))
     return found
 
 
-def _who(job: Job, who: list[int]) -> str:
+def _who(job: RecordedJob, who: list[int]) -> str:
     return "all ranks" if len(who) == len(job.ranks) > 1 else named(who)
 
 
-def _checks(job: Job) -> list[list[str]]:
+def _checks(job: RecordedJob) -> list[list[str]]:
     """The same finding on several nodes is one row."""
     found: dict[tuple[str, ...], list[Rank]] = {}
     for _, rank in sorted(job.ranks.items()):
@@ -128,6 +128,6 @@ def _checks(job: Job) -> list[list[str]]:
     return [[*row, format_cpu_list({one.start.node_rank for one in who})] for row, who in found.items()]
 
 
-def settings(job: Job) -> Mapping[str, str]:
+def settings(job: RecordedJob) -> Mapping[str, str]:
     """The configuration as texts, to compare."""
     return {name: value(one) for name, one in job.first.start.config.items()}

@@ -16,7 +16,7 @@ from cpu_train_stack.report import compare, folder
 
 
 @dataclass(frozen=True)
-class Options:
+class ReportOptions:
     """The command line of `report`."""
 
     folders: tuple[str, ...] = option(
@@ -32,7 +32,7 @@ class Options:
 
 def main(argv: list[str]) -> int:
     description = "Write a report of a job as one HTML file: curves, step times, memory, machine, events."
-    options = parse_options(Options, argv, "report", description)
+    options = parse_options(ReportOptions, argv, "report", description)
     folders = [Path(folder) for folder in options.folders]
     if len(folders) > 1:
         path = compare.write(folders, Path(options.output or compare.NAME))

@@ -11,9 +11,9 @@ from cpu_train_stack.page.blocks import Bar, Bars, Block, Chart, Curve, Table
 from cpu_train_stack.page.texts import GIBIBYTE, gibibytes
 from cpu_train_stack.records import stragglers
 from cpu_train_stack.records.counters import grown
-from cpu_train_stack.records.job import Job, Rank
+from cpu_train_stack.records.job import Rank, RecordedJob
 from cpu_train_stack.records.record import Sample
-from cpu_train_stack.records.stragglers import Share, Straggler, median_of_known
+from cpu_train_stack.records.stragglers import StepShare, Straggler, median_of_known
 from cpu_train_stack.report import series, summary
 from cpu_train_stack.report.series import Interval
 
@@ -43,7 +43,7 @@ _OPTIONAL = (
 )
 
 
-def steps(job: Job, found: Sequence[Interval], slow: Straggler | None) -> list[Block]:
+def steps(job: RecordedJob, found: Sequence[Interval], slow: Straggler | None) -> list[Block]:
     """The parts of a step as bars and as a table, and the step time over steps."""
     means = stragglers.shares(job)
     if not means:
@@ -61,7 +61,7 @@ def steps(job: Job, found: Sequence[Interval], slow: Straggler | None) -> list[B
     ]
 
 
-def resources(job: Job) -> list[Block]:
+def resources(job: RecordedJob) -> list[Block]:
     """Memory, CPU use, and the time for which the quota or other processes stopped a rank, over time."""
     ranks = {number: rank.samples for number, rank in job.ranks.items() if rank.samples}
     rows = series.moments(ranks)
@@ -104,7 +104,7 @@ def _last(values: Mapping[int, Mapping[float, float | None]]) -> dict[int, float
 
 
 def _over_time(
-    job: Job,
+    job: RecordedJob,
     rows: Sequence[tuple[series.Point, Mapping[int, Sample]]],
     title: str,
     unit: str,
@@ -118,7 +118,7 @@ def _over_time(
 
 
 def _lines(
-    job: Job,
+    job: RecordedJob,
     points: Sequence[series.Point | Interval],
     rows: Sequence[Mapping[int, float | None]],
     named: Mapping[int, str],
@@ -135,7 +135,7 @@ def _lines(
     return found
 
 
-def _over_steps(job: Job, found: Sequence[Interval], busy: Mapping[int, float]) -> list[Chart]:
+def _over_steps(job: RecordedJob, found: Sequence[Interval], busy: Mapping[int, float]) -> list[Chart]:
     """Of many ranks, the slowest, the median and the fastest."""
     rows = [{rank: total.busy / total.steps for rank, total in one.ranks.items()} for one in found]
     curves = _lines(job, found, rows, series.chosen(busy, ("slowest", "fastest")))
@@ -146,7 +146,7 @@ def _over_steps(job: Job, found: Sequence[Interval], busy: Mapping[int, float]) 
     return [Chart("Step time over steps", "seconds per step", curves, from_zero=True, note=note)]
 
 
-def _mean(job: Job) -> str:
+def _mean(job: RecordedJob) -> str:
     """The parts of a step."""
     mean = stragglers.mean_parts(job)
     if mean is None:
@@ -156,11 +156,11 @@ def _mean(job: Job) -> str:
     return text + waiting if len(job.ranks) > 1 else text
 
 
-def _parts(share: Share) -> list[float]:
+def _parts(share: StepShare) -> list[float]:
     return [share.forward, share.backward, share.optimizer, share.read, share.wait]
 
 
-def _table(means: Mapping[int, Share], order: Sequence[int]) -> Table:
+def _table(means: Mapping[int, StepShare], order: Sequence[int]) -> Table:
     """One row for each rank; of many, the busiest."""
     present = [one for one in _OPTIONAL if any(getattr(share, one.field) for share in means.values())]
     more = [one.name for one in present]
@@ -185,7 +185,7 @@ def _optional(column: _Optional, value: float | None) -> str:
     return "" if value is None else format(value, column.style)
 
 
-def places(job: Job) -> Table:
+def places(job: RecordedJob) -> Table:
     """Where each rank ran."""
     rows = [
         [

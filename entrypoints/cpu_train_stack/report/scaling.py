@@ -15,7 +15,7 @@ from cpu_train_stack.cli.numbers import count
 from cpu_train_stack.machine.files import parse_json, read_below
 from cpu_train_stack.page.blocks import Block, Chart, Curve, Table
 from cpu_train_stack.page.texts import NOTHING, number
-from cpu_train_stack.records.job import Job
+from cpu_train_stack.records.job import RecordedJob
 
 FORECAST = "forecast.json"
 
@@ -35,7 +35,7 @@ class Forecast:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredScaling:
     """A job. `samples`: per second of all ranks. `batch`: 0 if it is not recorded."""
 
     name: str
@@ -65,13 +65,13 @@ def _row(row: Any) -> Forecast:
     return Forecast(int(row["nodes"]), int(row["global_batch"]), *ends)
 
 
-def measured(name: str, job: Job, samples: float | None) -> list[Measured]:
+def measured(name: str, job: RecordedJob, samples: float | None) -> list[MeasuredScaling]:
     """`samples`: per second of all ranks. Empty if that is unknown."""
     start = job.first.start
-    return [Measured(name, job.nodes, start.rows_per_step or 0, samples)] if samples else []
+    return [MeasuredScaling(name, job.nodes, start.rows_per_step or 0, samples)] if samples else []
 
 
-def blocks(jobs: Sequence[Measured], forecast: Sequence[Forecast]) -> list[Block]:
+def blocks(jobs: Sequence[MeasuredScaling], forecast: Sequence[Forecast]) -> list[Block]:
     """Empty without a forecast, unless the jobs have different numbers of nodes."""
     if not jobs or (not forecast and len({job.nodes for job in jobs}) < 2):
         return []
@@ -91,7 +91,7 @@ def blocks(jobs: Sequence[Measured], forecast: Sequence[Forecast]) -> list[Block
     return [chart, _table(ordered, {one.nodes: one for one in forecast})]
 
 
-def _table(jobs: Sequence[Measured], forecast: dict[int, Forecast]) -> Table:
+def _table(jobs: Sequence[MeasuredScaling], forecast: dict[int, Forecast]) -> Table:
     """The speed-up is relative to the job with the fewest nodes, per node of it."""
     first = jobs[0]
     columns = ["job", "nodes", "samples/s", "speed-up", "forecast", "90% interval", "result"]
@@ -112,7 +112,7 @@ def _table(jobs: Sequence[Measured], forecast: dict[int, Forecast]) -> Table:
     return Table("Measured and predicted" if forecast else "Measured", columns, rows, right=(1, 2, 3, 4))
 
 
-def _judged(job: Measured, forecast: Forecast) -> str:
+def _judged(job: MeasuredScaling, forecast: Forecast) -> str:
     if job.batch and job.batch != forecast.batch:
         return f"not comparable: {count(job.batch, 'row')} in a step, the forecast is for {forecast.batch}"
     if job.samples < forecast.low:

@@ -9,9 +9,9 @@ from typing import Any
 from cpu_train_stack.page.blocks import Tile
 from cpu_train_stack.page.texts import NOTHING, duration, number
 from cpu_train_stack.records import stragglers
-from cpu_train_stack.records.job import Job
+from cpu_train_stack.records.job import RecordedJob
 from cpu_train_stack.records.record import Event
-from cpu_train_stack.records.stragglers import Share
+from cpu_train_stack.records.stragglers import StepShare
 
 # Trainer's measurements of the evaluation itself.
 _OF_EVALUATION = ("_runtime", "_per_second", "_samples")
@@ -54,12 +54,12 @@ class Summary:
         return [tile for tile in shown if tile.value != NOTHING]
 
 
-def began(job: Job) -> float:
+def began(job: RecordedJob) -> float:
     """The job's first start, in seconds since the epoch."""
     return min(rank.starts[0].time for rank in job.ranks.values())
 
 
-def of(job: Job, result: Mapping[str, Any]) -> Summary:
+def of(job: RecordedJob, result: Mapping[str, Any]) -> Summary:
     """`result`: result.json, empty if the run has not written it."""
     end, rank = job.ending
     state = "open" if end is None else {"failure": "failed", "stop": "stopped"}.get(end.name, "finished")
@@ -81,7 +81,7 @@ def of(job: Job, result: Mapping[str, Any]) -> Summary:
     )
 
 
-def last_logged(job: Job) -> dict[str, float]:
+def last_logged(job: RecordedJob) -> dict[str, float]:
     """The last value of everything that Trainer logged."""
     found: dict[str, float] = {}
     for log in job.first.logs:
@@ -89,7 +89,7 @@ def last_logged(job: Job) -> dict[str, float]:
     return found
 
 
-def metrics(job: Job) -> dict[str, float]:
+def metrics(job: RecordedJob) -> dict[str, float]:
     """The last evaluation's metrics, by name: eval_loss, eval_accuracy, ..."""
     return {name: value for name, value in last_logged(job).items() if is_metric(name)}
 
@@ -99,7 +99,7 @@ def is_metric(name: str) -> bool:
     return name.startswith("eval_") and not name.endswith(_OF_EVALUATION)
 
 
-def _verdict(state: str, job: Job, end: Event | None, rank: int, seconds: float) -> str:
+def _verdict(state: str, job: RecordedJob, end: Event | None, rank: int, seconds: float) -> str:
     planned = job.first.start.last_step
     # Without steps, a job only evaluates.
     steps = f" {job.step:,} of {planned:,} steps in" if planned else f" {job.step:,} steps in" if job.step else ""
@@ -123,7 +123,7 @@ def _shortened(text: str) -> str:
     return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON].rstrip()}…"
 
 
-def _loss(job: Job, result: Mapping[str, Any]) -> float | None:
+def _loss(job: RecordedJob, result: Mapping[str, Any]) -> float | None:
     loss = last_logged(job).get("loss", _number(result.get("train_loss_last")))
     if loss is not None:
         return loss
@@ -132,7 +132,7 @@ def _loss(job: Job, result: Mapping[str, Any]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _metric(job: Job, result: Mapping[str, Any]) -> tuple[str, float | None]:
+def _metric(job: RecordedJob, result: Mapping[str, Any]) -> tuple[str, float | None]:
     """The name and value of the metric after training."""
     name, value = result.get("metric_name"), _number(result.get("metric_after"))
     if isinstance(name, str) and value is not None:
@@ -144,7 +144,7 @@ def _metric(job: Job, result: Mapping[str, Any]) -> tuple[str, float | None]:
     return ("evaluation loss", found["eval_loss"]) if "eval_loss" in found else ("", None)
 
 
-def rates(job: Job, shares: Mapping[int, Share]) -> tuple[float | None, float | None]:
+def rates(job: RecordedJob, shares: Mapping[int, StepShare]) -> tuple[float | None, float | None]:
     """Samples and useful tokens per second of all ranks. Ranks without a file count like the others."""
     known = [share for share in shares.values() if share.seconds > 0]
     scale = job.world_size / len(known) if known else 0.0
@@ -153,19 +153,19 @@ def rates(job: Job, shares: Mapping[int, Share]) -> tuple[float | None, float | 
     return samples or None, tokens or None
 
 
-def model(job: Job) -> str:
+def model(job: RecordedJob) -> str:
     """What the configuration or the command names as the model, with its class if that is a path."""
     found, kind = _setting(job, "model_name_or_path"), job.first.start.model
     return f"{kind} from {found}" if kind and found.startswith(("/", ".")) else found or kind
 
 
-def data(job: Job) -> str:
+def data(job: RecordedJob) -> str:
     """The data set that the configuration or the command names, or the file; empty if neither does."""
     names = [_setting(job, name) for name in ("dataset_name", "dataset_config_name", "task_name")]
     return " ".join(filter(None, names)) or _setting(job, "train_file").rpartition("/")[2]
 
 
-def _setting(job: Job, wanted: str) -> str:
+def _setting(job: RecordedJob, wanted: str) -> str:
     start = job.first.start
     found = start.config.get(wanted)
     for word, following in zip(start.command, [*start.command[1:], ""]):

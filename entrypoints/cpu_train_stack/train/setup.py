@@ -92,7 +92,7 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
     with agreement():
         trains = arguments.do_train
         choice = folder.choose_start(output, resume, overwrite, job_names, trains) if rank == 0 else None
-    start: folder.Start = gather(choice)[0]
+    start: folder.RunStart = gather(choice)[0]
 
     with agreement():
         if start.checkpoint is not None:

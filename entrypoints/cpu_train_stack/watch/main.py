@@ -14,7 +14,7 @@ from cpu_train_stack import contract
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.cli.options import number, option, parse_options, positive_seconds
 from cpu_train_stack.cli.say import say
-from cpu_train_stack.records.job import Job
+from cpu_train_stack.records.job import RecordedJob
 from cpu_train_stack.records.record import Event
 from cpu_train_stack.watch import plain, snapshot
 from cpu_train_stack.watch.snapshot import Snapshot
@@ -28,7 +28,7 @@ _DEFAULT_INTERVAL = 10.0
 
 
 @dataclass(frozen=True)
-class Options:
+class WatchOptions:
     """The command line of `watch`."""
 
     folder: str = option(
@@ -46,7 +46,9 @@ class Options:
 
 
 def main(argv: list[str]) -> int:
-    options = parse_options(Options, argv, "watch", "Follow a job: progress, speed, and what each rank waits for.")
+    options = parse_options(
+        WatchOptions, argv, "watch", "Follow a job: progress, speed, and what each rank waits for."
+    )
     return watch(Path(options.folder), options.interval, since=options.since)
 
 
@@ -77,7 +79,7 @@ def _looks(folder: Path, runs: Callable[[], bool] | None, since: float) -> Calla
     tail = Tail(folder)
     pause = 0.0
 
-    def read() -> Job | None:
+    def read() -> RecordedJob | None:
         job = tail.read()
         return None if job is None or job.first.start.time < since else job
 

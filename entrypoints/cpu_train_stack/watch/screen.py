@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.text import Text
 
 from cpu_train_stack.page.texts import duration, gibibytes, number
-from cpu_train_stack.records.stragglers import Parts, Share
+from cpu_train_stack.records.stragglers import Parts, StepShare
 from cpu_train_stack.watch import plain
 from cpu_train_stack.watch.snapshot import Point, Snapshot
 
@@ -103,7 +103,7 @@ def plot(points: Sequence[Point], width: int, height: int) -> list[str]:
     return ["".join(chr(0x2800 + cell) for cell in line) for line in cells]
 
 
-def _bars(shares: Sequence[Share], parts: Parts | None, width: int, room: int) -> list[Text]:
+def _bars(shares: Sequence[StepShare], parts: Parts | None, width: int, room: int) -> list[Text]:
     """A bar for each rank; of many ranks, the slowest ones and the fastest."""
     if parts is None:
         return [Text("no step yet", "bright_black")]
@@ -136,7 +136,7 @@ def _legend(means: Parts, several: bool) -> Text:
     return line.append(f"(network {means.network:.0%})" if several else "", PARTS[-1][2])
 
 
-def _cells(share: Share, longest: float, size: int) -> tuple[int, int, int]:
+def _cells(share: StepShare, longest: float, size: int) -> tuple[int, int, int]:
     """The characters for computing, reading and waiting."""
     computing = round((share.busy - share.read) / longest * size) if longest else 0
     reading = round(share.read / longest * size) if longest else 0

@@ -10,9 +10,9 @@ from cpu_train_stack.cli.numbers import count
 from cpu_train_stack.cli.printable import one_line
 from cpu_train_stack.records import findings, stragglers
 from cpu_train_stack.records.findings import Finding
-from cpu_train_stack.records.job import ENDS, Job
+from cpu_train_stack.records.job import ENDS, RecordedJob
 from cpu_train_stack.records.record import Event, Steps
-from cpu_train_stack.records.stragglers import Parts, Share, Straggler
+from cpu_train_stack.records.stragglers import Parts, StepShare, Straggler
 from cpu_train_stack.report import summary
 
 # Of the last steps: what is shown as "now".
@@ -54,7 +54,7 @@ class Snapshot:
     tokens: float | None
     mean_samples: float | None
     mean_tokens: float | None
-    shares: Sequence[Share]
+    shares: Sequence[StepShare]
     parts: Parts | None
     straggler: Straggler | None
     findings: Sequence[Finding]
@@ -67,7 +67,7 @@ class Snapshot:
         return self.state in ("finished", "failed", "stopped", "gone")
 
 
-def of(job: Job, now: float, runs: bool | None = None) -> Snapshot:
+def of(job: RecordedJob, now: float, runs: bool | None = None) -> Snapshot:
     """`now`: seconds since the epoch. `runs`: whether the job's containers run, None if that is not known."""
     first = job.first
     end = job.end
@@ -107,7 +107,7 @@ def of(job: Job, now: float, runs: bool | None = None) -> Snapshot:
     )
 
 
-def _state(job: Job, silent: float, runs: bool | None) -> str:
+def _state(job: RecordedJob, silent: float, runs: bool | None) -> str:
     """`silent`: seconds since the last line."""
     if job.end is not None and job.end.name != "failure":
         return "stopped" if job.end.name == "stop" else "finished"
@@ -119,7 +119,7 @@ def _state(job: Job, silent: float, runs: bool | None) -> str:
     return "silent" if silent > max(_SILENT_SECONDS, _SILENT_STEPS * longest) else "running"
 
 
-def _title(job: Job) -> str:
+def _title(job: RecordedJob) -> str:
     start = job.first.start
     model = summary.model(job) or " ".join(start.command[:2])
     where = f"{count(job.world_size, 'rank')} on {count(job.nodes, 'node')}"
@@ -132,14 +132,14 @@ def _metric_name(names: Sequence[str]) -> str:
     return next((name for name in found if name != "eval_loss"), found[0] if found else "")
 
 
-def _losses(job: Job) -> list[Point]:
+def _losses(job: RecordedJob) -> list[Point]:
     logged = [(log.step, log.values["loss"]) for log in job.first.logs if log.values.get("loss") is not None]
     if len(logged) > 1:
         return logged
     return [(one.step, one.loss) for one in job.first.steps if one.loss is not None]
 
 
-def _remaining(job: Job) -> float | None:
+def _remaining(job: RecordedJob) -> float | None:
     """Steps, and evaluations and checkpoints as often as before."""
     first = job.first
     steps: Sequence[Steps] = stragglers.window(first, RECENT_STEPS)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cpu_train_stack.machine import files
 from cpu_train_stack.records import job, record
-from cpu_train_stack.records.job import Job, Rank
+from cpu_train_stack.records.job import Rank, RecordedJob
 
 # Of a file that is longer at the first look, only the start and the end are read. Rank 0's is read in full,
 # because its losses are shown from the first step on.
@@ -60,7 +60,7 @@ class Tail:
         self._output = output
         self._files: dict[Path, _File] = {}
 
-    def read(self) -> Job | None:
+    def read(self) -> RecordedJob | None:
         """The job now; None without records."""
         output = newest(self._output)
         if output is None:

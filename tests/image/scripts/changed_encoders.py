@@ -66,7 +66,7 @@ def an_unchanged_model_is_computed_without_padding() -> None:
 
 def the_exchange_of_word_rows_keeps_the_model_without_padding() -> None:
     made, before = model(), USE.skipped
-    rows = word_rows.Rows(made.bert.embeddings.word_embeddings, made)
+    rows = word_rows.WordRows(made.bert.embeddings.word_embeddings, made)
     made(**batch())
     assert USE.skipped == before + 5 * WIDTH - int(LENGTHS.sum())
     used = batch()["input_ids"][batch()["attention_mask"] == 1]

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.train.data.splits import Splits
-from cpu_train_stack.train.data.tables import Table
+from cpu_train_stack.train.data.tables import DataTable
 from cpu_train_stack.train.data.token_files import TokenFolder
 from cpu_train_stack.train.data.types import TrainerInputs
 from cpu_train_stack.train.flags.arguments import TaskArguments
@@ -49,7 +49,7 @@ def tokenizer(ends_texts: bool, template: str) -> Any:
 def inputs(ends_texts: bool, template: str, **columns: list[Any]) -> TrainerInputs:
     arguments = TaskArguments(model_name_or_path="x", task="text-generation")
     model = SimpleNamespace(generation_config=None)
-    rows = registry.read_rows(arguments, Splits(Table("x.jsonl", columns), None))
+    rows = registry.read_rows(arguments, Splits(DataTable("x.jsonl", columns), None))
     loaded: Any = Loaded(model, tokenizer(ends_texts, template), None, ())
     with tempfile.TemporaryDirectory() as folder:
         return registry.make_inputs(arguments, rows, loaded, TokenFolder(Path(folder)))

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks import pace, split
-from benchmarks.split import Event
+from benchmarks.split import ProfiledEvent
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_the_name_of_an_operator_determines_its_class(name: str, expected: str) 
     assert split.class_of(name) == expected
 
 
-def shares(events: list[Event], start: float = 0, end: float = 100) -> dict[str, float]:
+def shares(events: list[ProfiledEvent], start: float = 0, end: float = 100) -> dict[str, float]:
     found = split.split(events, start, end)
     assert tuple(found) == split.CLASSES
     assert sum(found.values()) == pytest.approx(1)
@@ -64,10 +64,10 @@ def shares(events: list[Event], start: float = 0, end: float = 100) -> dict[str,
 
 def test_time_belongs_to_the_innermost_operator() -> None:
     events = [
-        Event("autograd::engine::evaluate_function: AddmmBackward0", 0, 50, 1),
-        Event("aten::mm", 10, 40, 1),
-        Event("aten::copy_", 20, 25, 1),
-        Event("aten::mul", 60, 80, 1),
+        ProfiledEvent("autograd::engine::evaluate_function: AddmmBackward0", 0, 50, 1),
+        ProfiledEvent("aten::mm", 10, 40, 1),
+        ProfiledEvent("aten::copy_", 20, 25, 1),
+        ProfiledEvent("aten::mul", 60, 80, 1),
     ]
     assert shares(events) == {"products": 0.25, "memory": 0.25, "other": 0.5}
     assert shares(events[::-1]) == shares(events)
@@ -75,29 +75,29 @@ def test_time_belongs_to_the_innermost_operator() -> None:
 
 def test_operators_inside_optimizer_and_dropout_have_the_outer_class() -> None:
     events = [
-        Event("Optimizer.step#AdamW.step", 0, 40, 1),
-        Event("aten::mul_", 10, 20, 1),
-        Event("aten::dropout", 40, 60, 1),
-        Event("aten::div_", 45, 50, 1),
-        Event("aten::mul_", 60, 70, 1),
+        ProfiledEvent("Optimizer.step#AdamW.step", 0, 40, 1),
+        ProfiledEvent("aten::mul_", 10, 20, 1),
+        ProfiledEvent("aten::dropout", 40, 60, 1),
+        ProfiledEvent("aten::div_", 45, 50, 1),
+        ProfiledEvent("aten::mul_", 60, 70, 1),
     ]
     assert shares(events) == {"optimizer": 0.4, "random": 0.2, "memory": 0.1, "other": 0.3}
 
 
 def test_a_collective_on_another_thread_counts_while_this_thread_is_idle() -> None:
     events = [
-        Event("autograd::engine::evaluate_function: MulBackward0", 0, 90, 1),
-        Event("aten::mm", 0, 50, 1),
-        Event("gloo:all_reduce", 40, 70, 2, is_async=True),
-        Event("gloo:all_reduce", 60, 80, 3, is_async=True),
-        Event("aten::mul", 65, 75, 1),
-        Event("other_library", 0, 100, 4, is_async=True),
+        ProfiledEvent("autograd::engine::evaluate_function: MulBackward0", 0, 90, 1),
+        ProfiledEvent("aten::mm", 0, 50, 1),
+        ProfiledEvent("gloo:all_reduce", 40, 70, 2, is_async=True),
+        ProfiledEvent("gloo:all_reduce", 60, 80, 3, is_async=True),
+        ProfiledEvent("aten::mul", 65, 75, 1),
+        ProfiledEvent("other_library", 0, 100, 4, is_async=True),
     ]
     assert shares(events) == {"products": 0.5, "memory": 0.1, "communication": 0.2, "other": 0.2}
 
 
 def test_a_collective_on_the_computing_thread_counts_completely() -> None:
-    assert shares([Event("aten::mm", 0, 60, 1), Event("ccl:all_reduce", 60, 90, 1)]) == {
+    assert shares([ProfiledEvent("aten::mm", 0, 60, 1), ProfiledEvent("ccl:all_reduce", 60, 90, 1)]) == {
         "products": 0.6,
         "communication": 0.3,
         "other": 0.1,
@@ -105,7 +105,11 @@ def test_a_collective_on_the_computing_thread_counts_completely() -> None:
 
 
 def test_only_the_busiest_thread_and_the_given_time_count() -> None:
-    events = [Event("aten::mm", -50, 50, 1), Event("aten::mul", 90, 150, 1), Event("aten::copy_", 0, 30, 2)]
+    events = [
+        ProfiledEvent("aten::mm", -50, 50, 1),
+        ProfiledEvent("aten::mul", 90, 150, 1),
+        ProfiledEvent("aten::copy_", 0, 30, 2),
+    ]
     assert shares(events) == {"products": 0.5, "memory": 0.1, "other": 0.4}
     assert shares([]) == {"other": 1.0}
 

@@ -45,7 +45,7 @@ CLASSES: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Step:
+class StepWork:
     """The work of a step on a rank. `tokens`: computed. `pairs`: of a query and a key, of one head."""
 
     tokens: float
@@ -58,13 +58,13 @@ def encoder_of(job: Job) -> Encoder | None:
     return found if isinstance(found, Encoder) and not (job.sizes or job.is_pretrained) else None
 
 
-def step_of(report: Mapping[str, Any]) -> Step:
+def step_of(report: Mapping[str, Any]) -> StepWork:
     """The work of a report's average step. Padding that the layers left out counts in proportion."""
     batches = [(samples * count, length) for samples, length, count in report["shapes"]]
     padded = sum(samples * length for samples, length in batches) * report["ranks"]
     share = report["tokens_computed"] / padded
     pairs = sum(samples * length**2 for samples, length in batches) * share**2
-    return Step(report["tokens_computed"] / report["ranks"] / report["steps"], pairs / report["steps"])
+    return StepWork(report["tokens_computed"] / report["ranks"] / report["steps"], pairs / report["steps"])
 
 
 def beside(job: Job, report: Mapping[str, Any], bf16: str | None, ghz: float | None) -> dict[str, float] | None:
@@ -87,7 +87,7 @@ def table(title: str, row: Mapping[str, Any]) -> Table:
     return shown
 
 
-def seconds(encoder: Encoder, step: Step, cores: int, ghz: float) -> dict[str, float]:
+def seconds(encoder: Encoder, step: StepWork, cores: int, ghz: float) -> dict[str, float]:
     """The seconds of each part."""
     model = encoder.model("")
     cycles = cores * ghz * 1e9

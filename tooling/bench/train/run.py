@@ -33,7 +33,7 @@ CEILING = f"{measure.FOLDER}/benchmarks/ceiling.py"
 
 
 @dataclass(frozen=True)
-class Options:
+class TrainOptions:
     """The options of `./inv bench train`."""
 
     choice: Choice
@@ -59,7 +59,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainPlan:
     """The jobs, recipes and numbers of ranks to measure. `flags`: arguments of the script, `data`: its rows."""
 
     jobs: tuple[str, ...]
@@ -70,7 +70,7 @@ class Plan:
     data: Path | None
 
 
-def plan(options: Options) -> Plan:
+def plan(options: TrainOptions) -> TrainPlan:
     """Raises UsageError."""
     check_at_least("bench: --repeats", options.repeats, 1)
     check_at_least("bench: --steps", options.steps, 0)
@@ -88,7 +88,7 @@ def plan(options: Options) -> Plan:
     if data:
         _check_readable(data)
     flags = [f"--seconds={options.seconds:g}", *([f"--steps={options.steps}"] if options.steps else [])]
-    return Plan(
+    return TrainPlan(
         jobs=chosen,
         recipes=tuple(recipes.BY_NAME[name] for name in names),
         ranks=tuple(dict.fromkeys(int(word) for word in words)),
@@ -109,7 +109,7 @@ def _check_readable(data: Path) -> None:
         ) from None
 
 
-def run(options: Options) -> None:
+def run(options: TrainOptions) -> None:
     """Write train-TIME.json and .png to .cache/bench, and print tables or the document.
 
     If a recipe fails, its row has the reason, the other recipes are measured, and Exit is raised with code 1.

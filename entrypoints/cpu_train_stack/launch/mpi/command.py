@@ -34,7 +34,7 @@ from cpu_train_stack.cli.options import (
 )
 from cpu_train_stack.launch.failures import report_signal
 from cpu_train_stack.launch.mpi import hostfile, hydra, ssh, ssh_user
-from cpu_train_stack.launch.mpi.job import Job, Signals
+from cpu_train_stack.launch.mpi.job import MpirunJob, Signals
 from cpu_train_stack.launch.mpi.sessions import Nodes
 from cpu_train_stack.launch.options import command_of
 from cpu_train_stack.machine.last_checkpoint import grace_seconds
@@ -111,7 +111,7 @@ def main(argv: list[str]) -> int:
         if signals.number:
             return report_signal(signals.number)
         environ = {**hydra.environ(environ, options.hosts, config), contract.WATCH: folder}
-        return Job(_start(options, hosts, environ), nodes, signals, grace).until_end()
+        return MpirunJob(_start(options, hosts, environ), nodes, signals, grace).until_end()
 
 
 def _start(options: MpiLaunch, hosts: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:

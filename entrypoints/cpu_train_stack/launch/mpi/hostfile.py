@@ -23,7 +23,7 @@ _SLOTS = re.compile(r"\sslots\s*=\s*(\S*)")
 
 
 @dataclass(frozen=True)
-class Host:
+class HostfileEntry:
     """One line. `user` and `slots` are None if the line has none."""
 
     name: str
@@ -31,12 +31,12 @@ class Host:
     slots: int | None = None
 
 
-def parse(lines: Iterable[str], unit: str, users: bool) -> tuple[Host, ...]:
+def parse(lines: Iterable[str], unit: str, users: bool) -> tuple[HostfileEntry, ...]:
     """The hosts in the order of the lines. Raises ValueError, one line with all mistakes.
 
     `unit`: the name of an entry in messages. `users`: USER@NAME is allowed.
     """
-    hosts: dict[str, Host] = {}
+    hosts: dict[str, HostfileEntry] = {}
     mistakes = []
     for number, line in enumerate(lines, 1):
         entry = line.partition("#")[0].strip()
@@ -86,7 +86,7 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _host(entry: str, users: bool) -> Host:
+def _host(entry: str, users: bool) -> HostfileEntry:
     found = _LINE.fullmatch(entry)
     slots = _SLOTS.findall(found["options"]) if found else []
     if found and found["short"] is not None:
@@ -99,4 +99,4 @@ def _host(entry: str, users: bool) -> Host:
         )
     if slots and not re.fullmatch("[1-9][0-9]{0,3}", slots[0]):
         raise ValueError(f"slots is {slots[0]!r}, expected a number of 1 or more")
-    return Host(found["name"], found["user"], int(slots[0]) if slots else None)
+    return HostfileEntry(found["name"], found["user"], int(slots[0]) if slots else None)

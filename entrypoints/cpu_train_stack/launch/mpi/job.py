@@ -15,7 +15,7 @@ from cpu_train_stack.cli.say import say
 from cpu_train_stack.launch.failures import Failure, failed_rank, how_it_ended, report, report_signal
 from cpu_train_stack.launch.mpi import ssh
 from cpu_train_stack.launch.mpi.node_watch import CAN_SAVE
-from cpu_train_stack.launch.mpi.sessions import Event, Nodes
+from cpu_train_stack.launch.mpi.sessions import Nodes, SessionEvent
 from cpu_train_stack.machine import last_checkpoint, processes
 
 # After the first failure, the other ranks have this long to fail too and to print their errors.
@@ -55,7 +55,7 @@ class Signals:
         self.count += 1
 
 
-class Job:
+class MpirunJob:
     """mpirun's process, the nodes' reports and this launcher's signals: whichever comes first ends the job."""
 
     def __init__(
@@ -112,7 +112,7 @@ class Job:
             return False
         return True
 
-    def _note(self, event: Event) -> None:
+    def _note(self, event: SessionEvent) -> None:
         details = event.details
         if event.state == CAN_SAVE:
             self._can_save = details["now"]

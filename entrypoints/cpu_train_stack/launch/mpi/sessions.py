@@ -31,7 +31,7 @@ _POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
-class Event:
+class SessionEvent:
     """A report of a node's watch (`state`: can_save, ended, stopped), or the loss of its session (lost)."""
 
     node_rank: int
@@ -47,7 +47,7 @@ class Nodes:
 
     def __init__(self, hosts: Sequence[str], ssh_config: Path, folder: str, environ: Mapping[str, str]) -> None:
         self.hosts = tuple(hosts)
-        self.events: queue.Queue[Event] = queue.Queue()
+        self.events: queue.Queue[SessionEvent] = queue.Queue()
         self._config, self._folder, self._environ = ssh_config, folder, environ
         self._sessions: list[subprocess.Popen[str] | None] = [None] * len(hosts)
         self._problems = ["no response yet"] * len(hosts)
@@ -146,6 +146,6 @@ class Nodes:
     def _listen(self, index: int, session: subprocess.Popen[str]) -> None:
         for line in session.stdout or ():
             details = json.loads(line)
-            self.events.put(Event(index, details.pop("state"), details))
+            self.events.put(SessionEvent(index, details.pop("state"), details))
         if not self._closing:
-            self.events.put(Event(index, "lost", {}))
+            self.events.put(SessionEvent(index, "lost", {}))

@@ -12,7 +12,7 @@ from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.train.data import labels
 from cpu_train_stack.train.data.labels import MULTI_LABEL, SINGLE_LABEL
 from cpu_train_stack.train.data.language_rows import TaggedWords
-from cpu_train_stack.train.data.tables import Table, count_and_digest, short
+from cpu_train_stack.train.data.tables import DataTable, count_and_digest, short
 
 QUESTION_COLUMNS = ("question", "context", "answers")
 _MOST_QUOTED = 5
@@ -71,7 +71,7 @@ class Questions:
 
 
 def labelled_texts(
-    table: Table, label_column: str, text_columns: Sequence[str] | None, problem_type: str | None = None
+    table: DataTable, label_column: str, text_columns: Sequence[str] | None, problem_type: str | None = None
 ) -> LabelledTexts:
     """Check and extract texts and labels. Raises UsageError that names the first bad row.
 
@@ -92,7 +92,7 @@ def labelled_texts(
     )
 
 
-def _text_columns(table: Table, label_column: str) -> tuple[str, ...]:
+def _text_columns(table: DataTable, label_column: str) -> tuple[str, ...]:
     """As in run_glue: sentence1 and sentence2, otherwise the first one or two columns of text."""
     if "sentence1" in table.columns and "sentence2" in table.columns:
         return ("sentence1", "sentence2")
@@ -105,7 +105,7 @@ def _text_columns(table: Table, label_column: str) -> tuple[str, ...]:
     return tuple(names[:2])
 
 
-def names_of_texts(table: Table) -> list[str]:
+def names_of_texts(table: DataTable) -> list[str]:
     """The columns that hold texts, except numbers of rows."""
     return [
         name for name, values in table.columns.items() if name.lower() not in _ROW_NUMBERS and _is_text(values)
@@ -117,7 +117,7 @@ def _is_text(values: Iterable[Any]) -> bool:
     return any(isinstance(value, str) and value.strip() and not labels.is_numeric(value) for value in values)
 
 
-def texts_of(table: Table, name: str) -> Collection[str]:
+def texts_of(table: DataTable, name: str) -> Collection[str]:
     """The texts of a column. Raises UsageError that names the first row without a text."""
     values = table.column(name, "pass --text_column_names")
     for row, value in enumerate(values, 1):
@@ -173,7 +173,7 @@ def check_known_labels(names: Sequence[str], data: LabelledTexts | TaggedWords) 
         )
 
 
-def questions(table: Table, with_negative: bool) -> Questions:
+def questions(table: DataTable, with_negative: bool) -> Questions:
     """Check and extract questions, contexts and answers. Raises UsageError that names the first bad row."""
     for name in QUESTION_COLUMNS:
         table.column(name, "question-answering needs question, context and answers")
@@ -190,7 +190,7 @@ def questions(table: Table, with_negative: bool) -> Questions:
     return Questions(table.source, items)
 
 
-def _answers(table: Table, row: int, answers: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
+def _answers(table: DataTable, row: int, answers: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
     if isinstance(answers, list) and all(isinstance(item, dict) for item in answers):
         answers = {key: [item.get(key) for item in answers] for key in ("text", "answer_start")}
     if isinstance(answers, dict):

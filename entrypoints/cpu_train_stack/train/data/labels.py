@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Callable
 
 from cpu_train_stack.cli.errors import UsageError
-from cpu_train_stack.train.data.tables import Table, refuse_unlabelled, short
+from cpu_train_stack.train.data.tables import DataTable, refuse_unlabelled, short
 
 SINGLE_LABEL = "single_label_classification"
 MULTI_LABEL = "multi_label_classification"
@@ -23,7 +23,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,30}")
 _BITS = frozenset({"0", "1", "0.0", "1.0", "False", "True"})
 
 
-def read(table: Table, name: str, values: Iterable[Any], problem_type: str) -> Sequence[Any]:
+def read(table: DataTable, name: str, values: Iterable[Any], problem_type: str) -> Sequence[Any]:
     """The values of column `name` as labels: names, lists of names, or floats. Raises UsageError for a bad row."""
     return _READERS[problem_type](table, name, values)
 
@@ -51,7 +51,7 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _classes(table: Table, name: str, values: Iterable[Any]) -> list[str]:
+def _classes(table: DataTable, name: str, values: Iterable[Any]) -> list[str]:
     labels = []
     for row, value in enumerate(values, 1):
         label = sys.intern(_class(table, name, row, value))  # one text for all rows of a class
@@ -73,7 +73,7 @@ def is_numeric(text: str) -> bool:
     return True
 
 
-def _class(table: Table, name: str, row: int, value: Any) -> str:
+def _class(table: DataTable, name: str, row: int, value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # datasets and parquet turn integers into floats if the column has a missing value
     if isinstance(value, str):
@@ -83,7 +83,7 @@ def _class(table: Table, name: str, row: int, value: Any) -> str:
     return str(value)
 
 
-def _sets(table: Table, name: str, values: Iterable[Any]) -> list[list[str]]:
+def _sets(table: DataTable, name: str, values: Iterable[Any]) -> list[list[str]]:
     labels = []
     known: dict[tuple[str, ...], list[str]] = {}  # one list for all rows with the same labels
     for row, value in enumerate(values, 1):
@@ -96,7 +96,7 @@ def _sets(table: Table, name: str, values: Iterable[Any]) -> list[list[str]]:
     return labels
 
 
-def _refuse_multi_hot(table: Table, name: str, values: Iterable[Any]) -> None:
+def _refuse_multi_hot(table: DataTable, name: str, values: Iterable[Any]) -> None:
     """Raise UsageError for rows such as [0, 1, 0], which say of each class whether the row has it.
 
     Labels that happen to have the names 0 and 1 are never given twice in a row.
@@ -114,7 +114,7 @@ def _refuse_multi_hot(table: Table, name: str, values: Iterable[Any]) -> None:
         raise _unexpected(table, 1, name, next(iter(values)), expected)
 
 
-def _numbers(table: Table, name: str, values: Iterable[Any]) -> Sequence[float]:
+def _numbers(table: DataTable, name: str, values: Iterable[Any]) -> Sequence[float]:
     labels = array("d")
     for row, value in enumerate(values, 1):
         number = _number(value)
@@ -124,13 +124,13 @@ def _numbers(table: Table, name: str, values: Iterable[Any]) -> Sequence[float]:
     return labels
 
 
-def _unexpected(table: Table, row: int, name: str, value: Any, expected: str) -> UsageError:
+def _unexpected(table: DataTable, row: int, name: str, value: Any, expected: str) -> UsageError:
     return UsageError(
         f"{table.where(row)}: column '{name}' holds {short(value)}, expected {expected}: correct or remove the row"
     )
 
 
-_READERS: dict[str, Callable[[Table, str, Iterable[Any]], Sequence[Any]]] = {
+_READERS: dict[str, Callable[[DataTable, str, Iterable[Any]], Sequence[Any]]] = {
     SINGLE_LABEL: _classes,
     MULTI_LABEL: _sets,
     REGRESSION: _numbers,

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from typing import Any, Callable
 
 from cpu_train_stack.cli.errors import UsageError
-from cpu_train_stack.train.data.tables import Stream, Table, count_and_digest, refuse_unlabelled, short
+from cpu_train_stack.train.data.tables import DataTable, RowStream, count_and_digest, refuse_unlabelled, short
 from cpu_train_stack.train.flags.arguments import TaskArguments
 
 # Possible names of the column with the tags, after --label_column_name.
@@ -47,7 +47,7 @@ class Documents:
     `table`: has a row for each item, and for each text that is left out because it is empty.
     """
 
-    table: Table
+    table: DataTable
     kind: Kind
     items: Collection[Any]
     digest: str
@@ -87,7 +87,7 @@ class TaggedWords:
         return count_and_digest(zip(self.words, self.tags))[1]
 
 
-def kind_of(table: Table) -> Kind | None:
+def kind_of(table: DataTable) -> Kind | None:
     """The kind of a table with columns for conversations or completions, None for other tables."""
     if "messages" in table.columns:
         return Kind.MESSAGES
@@ -96,14 +96,14 @@ def kind_of(table: Table) -> Kind | None:
     return None
 
 
-def tag_column(table: Table, asked: str) -> str | None:
+def tag_column(table: DataTable, asked: str) -> str | None:
     """The column that tags the words of column `tokens`, None if there are no such columns."""
     if not isinstance(next(iter(table.columns.get("tokens", ())), None), list):
         return None
     return next((name for name in (asked, *_TAGS) if name in table.columns), None)
 
 
-def documents(table: Table, text_column: str | None) -> Documents:
+def documents(table: DataTable, text_column: str | None) -> Documents:
     """Check and extract conversations, completions or texts. Raises UsageError that names the first bad row."""
     kind = Kind.TEXT if text_column else kind_of(table) or Kind.TEXT
     if kind is Kind.TEXT:
@@ -115,26 +115,26 @@ def documents(table: Table, text_column: str | None) -> Documents:
     count, digest = count_and_digest(start())
     if kind is Kind.TEXT and not count:
         raise UsageError(f"{table.source}: column '{name}' is empty in every row, expected text")
-    return Documents(table, kind, Stream(start, count), digest)
+    return Documents(table, kind, RowStream(start, count), digest)
 
 
-def _conversations(table: Table) -> Iterator[Conversation]:
+def _conversations(table: DataTable) -> Iterator[Conversation]:
     return (
         Conversation(_messages(table, row, value), 0, _options(table, row, options))
         for row, (value, *options) in enumerate(table.records("messages", *_option_columns(table)), 1)
     )
 
 
-def _completions(table: Table) -> Iterator[Any]:
+def _completions(table: DataTable) -> Iterator[Any]:
     pairs = table.records("prompt", "completion", *_option_columns(table))
     return (_completion(table, row, *record) for row, record in enumerate(pairs, 1))
 
 
-def _option_columns(table: Table) -> tuple[str, ...]:
+def _option_columns(table: DataTable) -> tuple[str, ...]:
     return tuple(name for name in (_TOOLS, _TEMPLATE_OPTIONS) if name in table.columns)
 
 
-def _options(table: Table, row: int, values: Sequence[Any]) -> dict[str, Any]:
+def _options(table: DataTable, row: int, values: Sequence[Any]) -> dict[str, Any]:
     """What a row's columns pass to the chat template. `values`: of _option_columns; may be text with JSON."""
     found: dict[str, Any] = {}
     for name, value in zip(_option_columns(table), values):
@@ -154,7 +154,7 @@ def _options(table: Table, row: int, values: Sequence[Any]) -> dict[str, Any]:
     return found
 
 
-def _texts(table: Table, name: str) -> Iterator[str]:
+def _texts(table: DataTable, name: str) -> Iterator[str]:
     for row, (text,) in enumerate(table.records(name), 1):
         if text is None or text == "":
             continue
@@ -163,7 +163,7 @@ def _texts(table: Table, name: str) -> Iterator[str]:
         yield text
 
 
-def tagged_words(table: Table, label_column: str) -> TaggedWords:
+def tagged_words(table: DataTable, label_column: str) -> TaggedWords:
     """Check and extract words and tags. Raises UsageError that names the first bad row."""
     if label_column != TaskArguments.label_column_name:  # not the default, which is a column of classes
         table.column(label_column, "correct --label_column_name")
@@ -199,7 +199,7 @@ def _is_class(label: Any) -> bool:
     return isinstance(label, int) and label >= 0
 
 
-def _messages(table: Table, row: int, value: Any, name: str = "messages") -> list[dict[str, Any]]:
+def _messages(table: DataTable, row: int, value: Any, name: str = "messages") -> list[dict[str, Any]]:
     if not isinstance(value, list) or not value:
         raise UsageError(
             f"{table.where(row)}: column '{name}' holds {short(value)}, "
@@ -244,7 +244,7 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
-def _completion(table: Table, row: int, prompt: Any, completion: Any, *options: Any) -> Any:
+def _completion(table: DataTable, row: int, prompt: Any, completion: Any, *options: Any) -> Any:
     if isinstance(prompt, str) and isinstance(completion, str) and prompt and completion:
         return prompt, completion
     if isinstance(prompt, list) and isinstance(completion, list):
@@ -256,7 +256,7 @@ def _completion(table: Table, row: int, prompt: Any, completion: Any, *options: 
     )
 
 
-def _only_text(table: Table) -> str:
+def _only_text(table: DataTable) -> str:
     if "text" in table.columns:
         return "text"
     names = [name for name, values in table.columns.items() if any(isinstance(value, str) for value in values)]

@@ -8,19 +8,19 @@ from functools import partial
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.train.data.classification_rows import names_of_texts, texts_of
 from cpu_train_stack.train.data.language_rows import Documents, Kind
-from cpu_train_stack.train.data.tables import Stream, Table, count_and_digest, short
+from cpu_train_stack.train.data.tables import DataTable, RowStream, count_and_digest, short
 
 _COLUMNS = (("source", "target"), ("prompt", "completion"))
 # The column of run_translation's files: {"en": "..", "ro": ".."} in each row.
 _LANGUAGES = "translation"
 
 
-def has_pairs(table: Table) -> bool:
+def has_pairs(table: DataTable) -> bool:
     """Whether the columns name source and target."""
     return _LANGUAGES in table.columns or bool(_named(table))
 
 
-def pairs(table: Table, names: tuple[str, ...] | None) -> Documents:
+def pairs(table: DataTable, names: tuple[str, ...] | None) -> Documents:
     """Check and extract sources and targets, as pairs. Raises UsageError that names the first bad row.
 
     `names`: the two columns, or the two languages. Without them: source and target, or prompt and completion,
@@ -41,15 +41,15 @@ def pairs(table: Table, names: tuple[str, ...] | None) -> Documents:
         )
     for name in names:
         texts_of(table, name)
-    items = Stream(partial(table.records, *names), table.rows)
+    items = RowStream(partial(table.records, *names), table.rows)
     return Documents(table, Kind.COMPLETION, items, count_and_digest(items)[1])
 
 
-def _named(table: Table) -> tuple[str, ...]:
+def _named(table: DataTable) -> tuple[str, ...]:
     return next((names for names in _COLUMNS if all(name in table.columns for name in names)), ())
 
 
-def _by_language(table: Table) -> Table:
+def _by_language(table: DataTable) -> DataTable:
     """The texts of each language as a column."""
     rows = list(table.columns[_LANGUAGES])
     for number, row in enumerate(rows, 1):

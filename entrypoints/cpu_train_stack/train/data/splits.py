@@ -18,11 +18,11 @@ _BATCH = 1000
 class Splits:
     """The tables of a run; None for a split that is not used."""
 
-    train: tables.Table | None
-    validation: tables.Table | None
+    train: tables.DataTable | None
+    validation: tables.DataTable | None
 
     @property
-    def any(self) -> tables.Table:
+    def any(self) -> tables.DataTable:
         table = self.train or self.validation
         if table is None:
             raise UsageError("no data: pass --train_file and --validation_file, or --dataset_name")
@@ -41,7 +41,7 @@ def load(arguments: TaskArguments, do_train: bool, do_eval: bool) -> Splits:
     )
 
 
-def infer_task(table: tables.Table, label_column: str) -> str:
+def infer_task(table: tables.DataTable, label_column: str) -> str:
     """The task that the columns allow. Raises UsageError if they allow no task."""
     if all(name in table.columns for name in classification_rows.QUESTION_COLUMNS):
         return "question-answering"
@@ -75,7 +75,7 @@ def _from_hub(arguments: TaskArguments, do_train: bool, do_eval: bool) -> Splits
     return Splits(train, _table(loaded, name, names, arguments.max_eval_samples) if do_eval else None)
 
 
-def _table(loaded: Any, name: str, splits: tuple[str, ...], rows: int | None) -> tables.Table:
+def _table(loaded: Any, name: str, splits: tuple[str, ...], rows: int | None) -> tables.DataTable:
     """The first of `splits` that the data set has. Class numbers are replaced by class names."""
     split = next((split for split in splits if split in loaded), None)
     if split is None:
@@ -111,7 +111,7 @@ def _table(loaded: Any, name: str, splits: tuple[str, ...], rows: int | None) ->
                 yield tuple(map(value, names, row))
 
     columns = tables.streams(dataset.column_names, reader, len(dataset))
-    return tables.Table(f"{name} ({split})", columns, classes, reader=reader)
+    return tables.DataTable(f"{name} ({split})", columns, classes, reader=reader)
 
 
 def _class_name(names: list[str], value: Any) -> Any:

@@ -23,7 +23,7 @@ Reader = Callable[[Sequence[str]], Iterator[tuple[Any, ...]]]
 AnyPath = TypeVar("AnyPath", bound=PurePath)
 
 
-class Stream(Collection[Any]):
+class RowStream(Collection[Any]):
     """Items that are read or computed again in each iteration, so that they are never all in memory."""
 
     def __init__(self, start: Callable[[], Iterator[Any]], count: int) -> None:
@@ -41,7 +41,7 @@ class Stream(Collection[Any]):
 
 
 @dataclass(frozen=True)
-class Table:
+class DataTable:
     """Columns of equal length. `source`: the name of the file (or the hub's split) in messages.
 
     `classes`: the data set's class names in order, by column of labels or of lists of labels. Empty for files.
@@ -84,7 +84,7 @@ class Table:
             return zip(*(self.columns[name] for name in names))
         return islice(self.reader(names), self.rows)
 
-    def first(self, count: int | None) -> Table:
+    def first(self, count: int | None) -> DataTable:
         """The first `count` rows; all of them if `count` is None."""
         if count is None:
             return self
@@ -95,9 +95,9 @@ class Table:
         return replace(self, columns=columns)
 
 
-def streams(names: Iterable[str], reader: Reader, rows: int) -> dict[str, Stream]:
+def streams(names: Iterable[str], reader: Reader, rows: int) -> dict[str, RowStream]:
     """The columns of a table that `reader` reads."""
-    return {name: Stream(partial(_values, reader, name), rows) for name in names}
+    return {name: RowStream(partial(_values, reader, name), rows) for name in names}
 
 
 def _values(reader: Reader, name: str) -> Iterator[Any]:
@@ -111,7 +111,7 @@ def batches(items: Iterable[Any]) -> Iterator[list[Any]]:
         yield batch
 
 
-def refuse_unlabelled(table: Table, row: int, name: str, labels: Iterable[Any]) -> None:
+def refuse_unlabelled(table: DataTable, row: int, name: str, labels: Iterable[Any]) -> None:
     """Raise UsageError if a row's labels are not classes of the data set."""
     known = table.classes.get(name)
     if not known:
@@ -149,7 +149,7 @@ def short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def read(path: str) -> Table:
+def read(path: str) -> DataTable:
     """The rows of a file, of the data files in a folder, or of the files that a pattern matches, in their order.
 
     Raises UsageError if there is no file, and for a missing, empty or broken file.
@@ -172,7 +172,7 @@ def read(path: str) -> Table:
         return chain.from_iterable(file.read(names) for file in with_rows)
 
     several = len(found) > 1
-    return Table(
+    return DataTable(
         source=f"{Path(path).name} ({len(found)} files)" if several else found[0].path.name,
         columns=streams(dict.fromkeys(name for file in with_rows for name in file.names), reader, rows),
         parts=tuple((file.path.name, file.rows) for file in found) if several else (),

@@ -217,7 +217,7 @@ def parse(argv: list[str], check: bool = True) -> Parsed:
 
 
 def _checked(
-    entry: config_files.Entry, parser: argparse.ArgumentParser, known: frozenset[str], own: frozenset[str]
+    entry: config_files.ConfigEntry, parser: argparse.ArgumentParser, known: frozenset[str], own: frozenset[str]
 ) -> tuple[str, ...]:
     """The entry as flags. Raises UsageError that names its line in the file. `own`: this release's flags."""
     if entry.key not in known:

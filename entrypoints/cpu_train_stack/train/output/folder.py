@@ -32,7 +32,7 @@ _OWNER = "_job"
 
 
 @dataclass(frozen=True)
-class Start:
+class RunStart:
     """Where a run starts: at a checkpoint, or at the pretrained model (None).
 
     `replaces`: delete the folder's other checkpoints, which belong to an earlier run.
@@ -55,7 +55,7 @@ def job_name(environ: Mapping[str, str], flags: Mapping[str, Any]) -> str:
 
 def choose_start(
     folder: Path, resume: str | None, overwrite: bool, jobs: Collection[str] = (), trains: bool = True
-) -> Start:
+) -> RunStart:
     """Decide where to start. Deletes no checkpoint.
 
     `resume` is --resume_from_checkpoint: a path, "true" for the last complete checkpoint in `folder`, or None.
@@ -80,7 +80,7 @@ def choose_start(
     notes = skipped if is_restart or from_last else []
     if is_restart:
         if last is not None:
-            return Start(last, tuple(notes))
+            return RunStart(last, tuple(notes))
         notes.append(f"no checkpoint of this job in '{folder}' yet: starting as the flags specify")
         overwrite = False
     elif not overwrite and not from_last:
@@ -91,7 +91,7 @@ def choose_start(
         path = last
         if last is None:
             notes.append(f"no checkpoint in '{folder}': starting from the pretrained model")
-    return Start(path, tuple(notes), replaces=overwrite)
+    return RunStart(path, tuple(notes), replaces=overwrite)
 
 
 def _refuse_read_only_files(folder: Path) -> None:
@@ -129,7 +129,7 @@ def _refuse_another_run(folder: Path, checkpoint: Path | None, trains: bool) -> 
         )
 
 
-def check_kept(folder: Path, start: Start, model: str) -> None:
+def check_kept(folder: Path, start: RunStart, model: str) -> None:
     """Raise UsageError if `start` deletes the model that the run needs, or the base of that adapter."""
     needed = {os.path.realpath(name) for name in (model, adapters.base_of(model)) if name}
     if start.replaces and any(os.path.realpath(path) in needed for path in _replaced(folder)):
@@ -144,7 +144,7 @@ def _replaced(folder: Path) -> list[Path]:
     return [*checkpoints.all_in(folder), *([merged] if merged.is_dir() else [])]
 
 
-def prepare(folder: Path, start: Start | None = None, jobs: Collection[str] = ()) -> None:
+def prepare(folder: Path, start: RunStart | None = None, jobs: Collection[str] = ()) -> None:
     """Create the folder, check that it is writable, and delete an earlier run's result.
 
     With `start` (rank 0 only), also delete the checkpoints that `start` replaces, then record `jobs` as the names

@@ -24,7 +24,7 @@ METRIC = "f1"
 
 
 @dataclass(frozen=True)
-class Layout:
+class WindowLayout:
     """How questions and contexts are split into windows of at most `max_length` tokens, overlapping by
     `doc_stride`."""
 
@@ -40,7 +40,7 @@ class Windows(torch.utils.data.Dataset):
     memory.
     """
 
-    def __init__(self, data: Questions, layout: Layout, is_evaluated: bool) -> None:
+    def __init__(self, data: Questions, layout: WindowLayout, is_evaluated: bool) -> None:
         self._rows: list[dict[str, Any]] = []
         self.owners: list[int] = []
         self.offsets: list[list[tuple[int, int] | None]] = []
@@ -61,7 +61,9 @@ class Windows(torch.utils.data.Dataset):
         return self._rows[index]
 
 
-def windows_of(question: Question, layout: Layout) -> list[tuple[dict[str, Any], list[tuple[int, int] | None]]]:
+def windows_of(
+    question: Question, layout: WindowLayout
+) -> list[tuple[dict[str, Any], list[tuple[int, int] | None]]]:
     """The windows of one question: the model's inputs with labels, and the characters (begin, end) of each token.
 
     A window without the complete answer has the label 0: its first token means "no answer in this window". The
@@ -144,7 +146,7 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
 def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, _folder: TokenFolder) -> TrainerInputs:
     """Tokenize all questions. Raises UsageError if the windows leave no room for the context."""
     length = sequence_length(arguments, rows.task, loaded.limit)
-    layout = Layout(loaded.tokenizer, length, arguments.doc_stride)
+    layout = WindowLayout(loaded.tokenizer, length, arguments.doc_stride)
     for split in (rows.train, rows.validation):
         if split is not None:
             _check_room(split, layout)
@@ -172,7 +174,7 @@ def _padding_right(tokenizer: Any) -> Any:
     return right
 
 
-def _check_room(data: Questions, layout: Layout) -> None:
+def _check_room(data: Questions, layout: WindowLayout) -> None:
     """Raise UsageError unless a window holds question, special tokens, overlap and one new token of the
     context."""
     texts = [item.question.lstrip() for item in data.items]

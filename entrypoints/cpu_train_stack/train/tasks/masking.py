@@ -52,7 +52,7 @@ class Masker:
         return {"input_ids": seen, "labels": torch.where(chosen, tokens, torch.tensor(IGNORED))}
 
 
-class Texts(torch.utils.data.Dataset):
+class MaskedTexts(torch.utils.data.Dataset):
     """Rows of tokens, masked on access. `fixed`: mask the same tokens in every evaluation and on every rank.
 
     For training, the masks of a row depend on the seed and the epoch. They do not depend on the rank or on the
@@ -109,11 +109,11 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: To
     special = frozenset(tokenizer.all_special_ids)
     mask_tokens = Masker(tokenizer.mask_token_id, len(tokenizer), special, arguments.mlm_probability)
 
-    def texts(split: Documents | None, fixed: bool) -> Texts | None:
+    def texts(split: Documents | None, fixed: bool) -> MaskedTexts | None:
         if split is None:
             return None
         file = folder.file(tokenizer, split.digest, rows.task, length)
-        return Texts(TokenRows(_pieces(split, tokenizer, length), 1, shared=file), mask_tokens, fixed)
+        return MaskedTexts(TokenRows(_pieces(split, tokenizer, length), 1, shared=file), mask_tokens, fixed)
 
     train, validation = texts(rows.train, fixed=False), texts(rows.validation, fixed=True)
     return TrainerInputs(

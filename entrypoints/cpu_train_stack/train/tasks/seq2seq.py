@@ -61,7 +61,7 @@ class PairPadder:
 
 
 @dataclass(frozen=True)
-class Writer:
+class AnswerWriter:
     """Generates a text for each source. `beams`: None for the model's own number."""
 
     length: int
@@ -156,7 +156,7 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: To
         max_seq_length=length,
         shift=False,
         reduce_logits=SumsAndTexts() if writes else RowSums(shift=False),
-        write=Writer(arguments.generation_max_length or arguments.max_target_length, arguments.num_beams)
+        write=AnswerWriter(arguments.generation_max_length or arguments.max_target_length, arguments.num_beams)
         if writes
         else None,
         notes=(*notes, *([missing] if missing else [])),

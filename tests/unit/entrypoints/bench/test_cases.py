@@ -195,7 +195,7 @@ def test_ranks_on_both_nodes_have_no_ceiling() -> None:
 def test_a_stream_transfers_in_both_directions_at_the_same_time() -> None:
     listener = transfers.listen("127.0.0.1")
     address, port = listener.getsockname()[:2]
-    ends: list[transfers.Stream] = []
+    ends: list[transfers.TransferStream] = []
     other = threading.Thread(target=lambda: ends.append(transfers.connect(address, port)))
     other.start()
     here = transfers.accept(listener)

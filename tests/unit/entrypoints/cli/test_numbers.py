@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from cpu_train_stack.bench.arguments import Collectives, Scaling
-from cpu_train_stack.doctor.main import Options as Doctor
+from cpu_train_stack.doctor.main import DoctorOptions as Doctor
 from cpu_train_stack.generate.command import Generate
 from cpu_train_stack.launch.mpi.command import MpiLaunch
 from cpu_train_stack.launch.mpi.ssh import Server
 from cpu_train_stack.launch.options import Launch
-from cpu_train_stack.plan.command import Options as Plan
+from cpu_train_stack.plan.command import PlanOptions as Plan
 from cpu_train_stack.rank.script import Script
-from cpu_train_stack.watch.main import Options as Watch
+from cpu_train_stack.watch.main import WatchOptions as Watch
 
 COMMANDS: tuple[Any, ...] = (
     Launch,

@@ -11,7 +11,7 @@ import pytest
 
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.doctor import network
-from cpu_train_stack.doctor.checks import Status
+from cpu_train_stack.doctor.checks import CheckStatus
 from cpu_train_stack.doctor.network import Master
 from cpu_train_stack.placement.detect import DistributedEnvironment
 
@@ -67,7 +67,7 @@ def test_a_clock_with_an_offset_is_measured(
     measured = network.measure_clock(here)
     assert measured is not None
     assert measured.offset == pytest.approx(3600, abs=1)
-    assert network.skew(measured).status is Status.WARNING
+    assert network.skew(measured).status is CheckStatus.WARNING
 
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 400\r\n\n", b"[]\n", b"\x00\xff\n", b"7\n"], ids=repr)
@@ -83,42 +83,43 @@ def test_any_other_server_is_not_measured_and_receives_nothing(
 
 
 @pytest.mark.parametrize(
-    ("offset", "status"), [(0.9, Status.OK), (-1.0005, Status.OK), (1.1, Status.WARNING), (-5, Status.WARNING)]
+    ("offset", "status"),
+    [(0.9, CheckStatus.OK), (-1.0005, CheckStatus.OK), (1.1, CheckStatus.WARNING), (-5, CheckStatus.WARNING)],
 )
-def test_an_offset_of_more_than_a_second_beyond_the_error_is_a_warning(offset: float, status: Status) -> None:
+def test_an_offset_of_more_than_a_second_beyond_the_error_is_a_warning(offset: float, status: CheckStatus) -> None:
     assert network.skew(reading(offset)).status is status
 
 
 def test_another_pin_on_the_master_is_an_error() -> None:
-    assert network.same_pin(reading(0), "node-0:29500", "2.13").status is Status.OK
+    assert network.same_pin(reading(0), "node-0:29500", "2.13").status is CheckStatus.OK
     check = network.same_pin(reading(0, "2.8"), "node-0:29500", "2.13")
-    assert check.status is Status.ERROR
+    assert check.status is CheckStatus.ERROR
     assert "pin 2.8, expected pin 2.13 as here" in check.detail
 
 
 def test_a_missing_interface_is_an_error_that_lists_the_existing_ones() -> None:
     check = network.interface("eth9", None, TABLE)
-    assert check.status is Status.ERROR
+    assert check.status is CheckStatus.ERROR
     assert "eth0 10.0.0.2" in check.detail
 
 
 def test_loopback_is_an_error_only_with_several_nodes() -> None:
     several = network.interface("", Master("127.0.0.1", 29500, several_nodes=True), TABLE)
-    assert several.status is Status.ERROR
+    assert several.status is CheckStatus.ERROR
     assert "loopback (lo)" in several.detail
-    assert network.interface("", Master("127.0.0.1", 29500, several_nodes=False), TABLE).status is Status.OK
+    assert network.interface("", Master("127.0.0.1", 29500, several_nodes=False), TABLE).status is CheckStatus.OK
 
 
 def test_an_interface_off_the_route_is_a_warning() -> None:
     check = network.interface("eth0", Master("127.0.0.1", 29500, several_nodes=True), TABLE)
-    assert check.status is Status.WARNING
+    assert check.status is CheckStatus.WARNING
     assert "the route to 127.0.0.1 (127.0.0.1) is lo" in check.detail
 
 
 def test_a_name_that_does_not_resolve_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "RESOLVE_SECONDS", 0.0)
     (check,) = network.examine_network(Master("no.invalid", 29500, several_nodes=True), {})
-    assert (check.name, check.status) == ("master", Status.ERROR)
+    assert (check.name, check.status) == ("master", CheckStatus.ERROR)
     assert "'no.invalid' does not resolve" in check.detail
     assert check.fix.startswith("correct it")
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from cpu_train_stack.doctor import main, page
-from cpu_train_stack.doctor.checks import Check, Status
+from cpu_train_stack.doctor.checks import Check, CheckStatus
 
-GOOD = Check("memory", Status.OK, "20 GB")
-SLOW = Check("bf16", Status.WARNING, "emulated", "train without --bf16")
-BROKEN = Check("shared memory", Status.ERROR, "64 MiB", "use --shm-size 8g")
+GOOD = Check("memory", CheckStatus.OK, "20 GB")
+SLOW = Check("bf16", CheckStatus.WARNING, "emulated", "train without --bf16")
+BROKEN = Check("shared memory", CheckStatus.ERROR, "64 MiB", "use --shm-size 8g")
 
 
 @pytest.mark.parametrize(

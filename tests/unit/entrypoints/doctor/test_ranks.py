@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cpu_train_stack.doctor import main, ranks
-from cpu_train_stack.doctor.checks import Status
-from cpu_train_stack.doctor.ranks import Outcome
+from cpu_train_stack.doctor.checks import CheckStatus
+from cpu_train_stack.doctor.ranks import DoctorRanks
 from cpu_train_stack.plan import preload
 
 REPORT = {"fp32_gflops": 100.0, "bf16_gflops": 300.0, "onednn": ""}
@@ -26,25 +26,25 @@ LIBRARY = preload.LIBRARIES[0]
 @pytest.mark.parametrize(
     ("wanted", "mapped", "status", "said"),
     [
-        (["/x/libtcmalloc.so.4"], ["/x/libtcmalloc.so.4", "/bin/python"], Status.OK, "is mapped into a rank"),
-        (["/x/libtcmalloc.so.4"], ["/bin/python"], Status.ERROR, "a rank has not mapped it"),
-        ([], ["/x/libjemalloc.so.2"], Status.OK, "/x/libjemalloc.so.2 (your own)"),
-        ([], ["/bin/python"], Status.WARNING, "was not found, so memory comes from the slower malloc"),
+        (["/x/libtcmalloc.so.4"], ["/x/libtcmalloc.so.4", "/bin/python"], CheckStatus.OK, "is mapped into a rank"),
+        (["/x/libtcmalloc.so.4"], ["/bin/python"], CheckStatus.ERROR, "a rank has not mapped it"),
+        ([], ["/x/libjemalloc.so.2"], CheckStatus.OK, "/x/libjemalloc.so.2 (your own)"),
+        ([], ["/bin/python"], CheckStatus.WARNING, "was not found, so memory comes from the slower malloc"),
     ],
     ids=["mapped", "not mapped", "the user's own", "not found"],
 )
 def test_a_preload_is_judged_by_the_ranks_mapped_files(
-    wanted: list[str], mapped: list[str], status: Status, said: str
+    wanted: list[str], mapped: list[str], status: CheckStatus, said: str
 ) -> None:
     (check,) = ranks.preloads([LIBRARY], wanted, mapped)
     assert check.status is status
     assert said in check.detail
-    assert bool(check.fix) is (status is not Status.OK)
+    assert bool(check.fix) is (status is not CheckStatus.OK)
 
 
 def test_torchs_bundled_openmp_is_not_a_preload() -> None:
     (check,) = ranks.preloads([preload.LIBRARIES[1]], [], ["/venv/torch/lib/libgomp.so.1"])
-    assert check.status is Status.WARNING
+    assert check.status is CheckStatus.WARNING
 
 
 EXEC = "onednn_verbose,v1,primitive,exec,cpu,matmul,{},undef,src:bf16::blocked:ab::f0,,,64x64:64x64,0.2\n"
@@ -53,22 +53,32 @@ EXEC = "onednn_verbose,v1,primitive,exec,cpu,matmul,{},undef,src:bf16::blocked:a
 @pytest.mark.parametrize(
     ("flag", "report", "status", "said"),
     [
-        ("avx512_bf16", {"onednn": EXEC.format("brg_matmul:avx512_core_bf16")}, Status.OK, "300 GFLOP/s in bf16"),
-        ("amx_bf16", {"onednn": EXEC.format("brg_matmul:avx10_1_512_amx")}, Status.OK, "3.0 times"),
-        ("emulated", {"onednn": EXEC.format("gemm:jit:bf16")}, Status.OK, "emulated"),
-        ("emulated", {"bf16_gflops": 99.0}, Status.WARNING, "slower than fp32"),
-        ("avx512_bf16", {"onednn": EXEC.format("gemm:jit:bf16")}, Status.WARNING, "instructions are not used"),
-        ("avx512_bf16", {}, Status.OK, "unknown kernel"),
+        (
+            "avx512_bf16",
+            {"onednn": EXEC.format("brg_matmul:avx512_core_bf16")},
+            CheckStatus.OK,
+            "300 GFLOP/s in bf16",
+        ),
+        ("amx_bf16", {"onednn": EXEC.format("brg_matmul:avx10_1_512_amx")}, CheckStatus.OK, "3.0 times"),
+        ("emulated", {"onednn": EXEC.format("gemm:jit:bf16")}, CheckStatus.OK, "emulated"),
+        ("emulated", {"bf16_gflops": 99.0}, CheckStatus.WARNING, "slower than fp32"),
+        (
+            "avx512_bf16",
+            {"onednn": EXEC.format("gemm:jit:bf16")},
+            CheckStatus.WARNING,
+            "instructions are not used",
+        ),
+        ("avx512_bf16", {}, CheckStatus.OK, "unknown kernel"),
     ],
     ids=["avx512", "amx", "emulated", "slower", "hidden", "silent"],
 )
 def test_bf16_is_judged_by_speed_and_by_the_kernel(
-    flag: str, report: dict[str, object], status: Status, said: str
+    flag: str, report: dict[str, object], status: CheckStatus, said: str
 ) -> None:
     check = ranks.bf16(flag, {**REPORT, **report})
     assert check.status is status
     assert said in check.detail
-    assert bool(check.fix) is (status is not Status.OK)
+    assert bool(check.fix) is (status is not CheckStatus.OK)
 
 
 # Two ranks
@@ -77,37 +87,41 @@ def test_bf16_is_judged_by_speed_and_by_the_kernel(
 @pytest.mark.parametrize(
     ("outcome", "status", "said"),
     [
-        (Outcome((MET,)), Status.OK, "correct, over shared memory: 4 KB in 0.01 ms, 8 MB in 2.0 ms"),
+        (DoctorRanks((MET,)), CheckStatus.OK, "correct, over shared memory: 4 KB in 0.01 ms, 8 MB in 2.0 ms"),
         (
-            Outcome(({**MET, "shared_memory": False},)),
-            Status.WARNING,
+            DoctorRanks(({**MET, "shared_memory": False},)),
+            CheckStatus.WARNING,
             "shared memory is large enough, but not used",
         ),
-        (Outcome((MET,), "exit code 1: error: no"), Status.ERROR, "two ranks failed: exit code 1: error: no"),
-        (Outcome(()), Status.ERROR, "no output"),
-        (Outcome(({**MET, "ranks": 1},)), Status.ERROR, "1 rank met over ccl, expected 2"),
+        (
+            DoctorRanks((MET,), "exit code 1: error: no"),
+            CheckStatus.ERROR,
+            "two ranks failed: exit code 1: error: no",
+        ),
+        (DoctorRanks(()), CheckStatus.ERROR, "no output"),
+        (DoctorRanks(({**MET, "ranks": 1},)), CheckStatus.ERROR, "1 rank met over ccl, expected 2"),
     ],
     ids=["correct", "over tcp", "failed", "no output", "alone"],
 )
-def test_an_allreduce_is_judged_by_its_ranks_reports(outcome: Outcome, status: Status, said: str) -> None:
+def test_an_allreduce_is_judged_by_its_ranks_reports(outcome: DoctorRanks, status: CheckStatus, said: str) -> None:
     check = ranks.allreduce("ccl", outcome, expect_shared_memory=True)
     assert check.status is status
     assert said in check.detail
-    assert bool(check.fix) is (status is not Status.OK)
+    assert bool(check.fix) is (status is not CheckStatus.OK)
 
 
 @pytest.mark.parametrize(
     ("environ", "status", "said"),
     [
-        ({"PET_NNODES": "4:4", "PET_RDZV_BACKEND": "c10d"}, Status.OK, "a single rank"),
-        ({"ALPS_APP_PE": "1"}, Status.ERROR, "found ALPS_APP_PE=1"),
+        ({"PET_NNODES": "4:4", "PET_RDZV_BACKEND": "c10d"}, CheckStatus.OK, "a single rank"),
+        ({"ALPS_APP_PE": "1"}, CheckStatus.ERROR, "found ALPS_APP_PE=1"),
     ],
     ids=["a pod", "a launcher that does not define the placement"],
 )
 def test_a_pods_variables_are_ignored_but_an_unknown_launchers_are_an_error(
-    environ: dict[str, str], status: Status, said: str
+    environ: dict[str, str], status: CheckStatus, said: str
 ) -> None:
-    check = next(main.examine(main.Options(), environ))
+    check = next(main.examine(main.DoctorOptions(), environ))
     assert (check.name, check.status) == ("launcher", status)
     assert said in check.detail
 
@@ -154,7 +168,7 @@ def test_a_process_that_left_the_group_does_not_keep_the_doctor_waiting(monkeypa
     monkeypatch.setattr(ranks, "STOP_SECONDS", 0.5)
     monkeypatch.setattr(ranks, "_DRAIN_SECONDS", 0.5)
     began = time.monotonic()
-    assert ranks.start(["sh", "-c", "setsid sleep 40 & wait"], 1.0) == Outcome((), "not done within 1 s")
+    assert ranks.start(["sh", "-c", "setsid sleep 40 & wait"], 1.0) == DoctorRanks((), "not done within 1 s")
     assert time.monotonic() < began + 30
 
 
@@ -168,4 +182,4 @@ def is_running(status: Path) -> bool:
 
 def test_a_failed_command_is_reported_with_its_own_error_line() -> None:
     command = [sys.executable, "-c", "import sys; sys.exit('error: no such thing\\nlast line')"]
-    assert ranks.start(command, 30.0) == Outcome((), "exit code 1: error: no such thing")
+    assert ranks.start(command, 30.0) == DoctorRanks((), "exit code 1: error: no such thing")

@@ -15,7 +15,7 @@ HIDDEN = "avx512_fp16 hypervisor"
 
 def facts(
     flags: str, model: int = 143, vendor: str = "GenuineIntel", kernel: str = "6.1.0-9-amd64", refusal: int = 0
-) -> amx.Facts:
+) -> amx.AmxFacts:
     return amx.parse(CPUINFO.format(vendor, model, flags), kernel, refusal)
 
 
@@ -32,7 +32,7 @@ def facts(
         pytest.param(amx.parse("", "6.1.0", errno.EINVAL), id="nothing to read"),
     ],
 )
-def test_nobody_refuses_amx(found: amx.Facts) -> None:
+def test_nobody_refuses_amx(found: amx.AmxFacts) -> None:
     assert amx.refused(found) is None
 
 
@@ -53,7 +53,7 @@ def test_nobody_refuses_amx(found: amx.Facts) -> None:
     ],
     ids=["old kernel", "older than the request", "hypervisor", "other model", "firmware", "seccomp"],
 )
-def test_the_reason_names_who_refuses_and_the_fix(found: amx.Facts, who: str, fix: str) -> None:
+def test_the_reason_names_who_refuses_and_the_fix(found: amx.AmxFacts, who: str, fix: str) -> None:
     reason = amx.refused(found)
     assert reason is not None
     assert reason[0].startswith(who)

@@ -25,6 +25,6 @@ def test_torch_gets_only_the_arguments_that_were_given(
 
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(jit=SimpleNamespace(is_tracing=lambda: False)))
     monkeypatch.setattr(attention, "are_plain", lambda *_tensors: False)
-    ours = attention.replaced(torchs, attention.Choice({}))
+    ours = attention.replaced(torchs, attention.KernelChoice({}))
     ours(1, 2, 3, **options)
     assert passed == [options]

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from cpu_train_stack.page.blocks import Drawing
 from cpu_train_stack.records import job as records
-from cpu_train_stack.records.job import Job
+from cpu_train_stack.records.job import RecordedJob
 from cpu_train_stack.records.record import Start
 from cpu_train_stack.report import machine
 from tests import synthetic_records
 
 
-def drawings(job: Job) -> list[Drawing]:
+def drawings(job: RecordedJob) -> list[Drawing]:
     return [block for block in machine.what_ran(job) if isinstance(block, Drawing)]
 
 

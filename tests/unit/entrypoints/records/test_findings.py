@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from cpu_train_stack.records import findings, job
-from cpu_train_stack.records.job import Job, Rank
+from cpu_train_stack.records.job import Rank, RecordedJob
 from tests import synthetic_records
 from tests.synthetic_records import GIBIBYTE
 
 
-def changed(found: Job, change: Callable[[Rank], Rank]) -> Job:
+def changed(found: RecordedJob, change: Callable[[Rank], Rank]) -> RecordedJob:
     return replace(found, ranks={number: change(rank) for number, rank in found.ranks.items()})
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cpu_train_stack.records import job, record, stragglers
-from cpu_train_stack.records.job import Job
+from cpu_train_stack.records.job import RecordedJob
 from cpu_train_stack.records.record import Event
 from cpu_train_stack.report import document
 from tests import synthetic_records
@@ -18,7 +18,7 @@ from tests import synthetic_records
 RANKS, STEPS = 4, 3000
 
 
-def read(output: Path) -> tuple[Job, int]:
+def read(output: Path) -> tuple[RecordedJob, int]:
     """The job, and the most memory that was in use while it was read."""
     tracemalloc.start()
     found = job.read(output)

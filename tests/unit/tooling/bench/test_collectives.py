@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tooling.basis.errors import UsageError
 from tooling.bench import collectives, collectives_report, plots
-from tooling.bench.collectives import Options
+from tooling.bench.collectives import CollectivesOptions
 from tooling.image.choice import Choice
 
 MIB = 1 << 20
@@ -156,15 +156,18 @@ def test_the_picture_has_a_column_for_each_place(merged: dict[str, Any], tmp_pat
 )
 def test_bad_options_are_refused_before_the_build(options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        Options(Choice(), **options)
+        CollectivesOptions(Choice(), **options)
 
 
 def test_an_output_folder_that_cannot_be_created_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"file/folder: Not a directory, expected a folder that you can write to"):
-        collectives.collectives(Options(Choice(), output=str(tmp_path / "file" / "folder")))
+        collectives.collectives(CollectivesOptions(Choice(), output=str(tmp_path / "file" / "folder")))
 
 
 def test_the_arguments_of_the_images_bench_follow_from_the_options() -> None:
-    assert Options(Choice()).command == ("bench", "collectives", "--seconds=2")
-    assert Options(Choice(), sizes="4K,25M", seconds=0.5).command[2:] == ("--seconds=0.5", "--sizes=4K,25M")
+    assert CollectivesOptions(Choice()).command == ("bench", "collectives", "--seconds=2")
+    assert CollectivesOptions(Choice(), sizes="4K,25M", seconds=0.5).command[2:] == (
+        "--seconds=0.5",
+        "--sizes=4K,25M",
+    )

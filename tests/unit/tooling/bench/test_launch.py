@@ -72,7 +72,7 @@ def test_numbers_that_cannot_be_measured_are_refused(options: dict[str, Any]) ->
     with pytest.raises(
         UsageError, match=f"{found}.*, expected 2 to 16 ranks, 1 to [0-9]+ rounds, 1 to [0-9]+ steps"
     ):
-        launch.Options(Choice(), **options)
+        launch.StartOptions(Choice(), **options)
 
 
 def test_the_largest_number_of_ranks_is_the_scripts_batch() -> None:

@@ -119,10 +119,10 @@ def test_an_image_that_was_removed_before_the_start_is_named_with_the_fix(
 @pytest.mark.parametrize(
     "bench",
     [
-        lambda choice: launch.run(launch.Options(choice)),
-        lambda choice: attention.run(attention.Options(choice)),
-        lambda choice: collectives.collectives(collectives.Options(choice)),
-        lambda choice: scaling.run(scaling.Options(choice)),
+        lambda choice: launch.run(launch.StartOptions(choice)),
+        lambda choice: attention.run(attention.AttentionOptions(choice)),
+        lambda choice: collectives.collectives(collectives.CollectivesOptions(choice)),
+        lambda choice: scaling.run(scaling.ScalingOptions(choice)),
     ],
     ids=["launch", "attention", "collectives", "scaling"],
 )

@@ -30,9 +30,9 @@ def test_a_folder_that_cannot_be_written_to_is_reported_by_its_name(
 @pytest.mark.parametrize(
     "run",
     [
-        lambda choice: attention.run(attention.Options(choice)),
-        lambda choice: launch.run(launch.Options(choice)),
-        lambda choice: train.run(train.Options(choice)),
+        lambda choice: attention.run(attention.AttentionOptions(choice)),
+        lambda choice: launch.run(launch.StartOptions(choice)),
+        lambda choice: train.run(train.TrainOptions(choice)),
     ],
     ids=["attention", "launch", "train"],
 )

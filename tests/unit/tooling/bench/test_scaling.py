@@ -15,7 +15,7 @@ from tooling.bench import plots, scaling, scaling_report
 from tooling.cluster import compose
 from tooling.cluster.compose import ClusterSpec
 from tooling.forecast.estimate import Estimate
-from tooling.forecast.step import Inputs, Job, step
+from tooling.forecast.step import ForecastJob, Inputs, step
 from tooling.image.choice import Choice
 
 GRADIENT, EMBEDDING, BUCKETS, BATCH = 52_000_000, 10_000_000, 17, 8
@@ -50,7 +50,7 @@ def phase(nodes: int, backend: str | None, seconds: Sequence[float]) -> dict[str
 
 
 def true_step(nodes: int) -> float:
-    job = Job(10**6, 1, BATCH, GRADIENT, EMBEDDING, buckets=BUCKETS)
+    job = ForecastJob(10**6, 1, BATCH, GRADIENT, EMBEDDING, buckets=BUCKETS)
     return step(job, nodes, {name: estimate.value for name, estimate in vars(TRUE).items()}).seconds
 
 
@@ -192,9 +192,9 @@ def test_fractions_of_cores_become_a_cpu_quota() -> None:
 )
 def test_options_that_cannot_be_compared_are_refused(nodes: str, seconds: float, cores: float) -> None:
     with pytest.raises(UsageError, match="expected"):
-        scaling.run(scaling.Options(Choice(), nodes=nodes, seconds=seconds, cores=cores))
+        scaling.run(scaling.ScalingOptions(Choice(), nodes=nodes, seconds=seconds, cores=cores))
 
 
 def test_an_unknown_backend_is_refused_before_the_build() -> None:
     with pytest.raises(UsageError, match="--backend is 'nccl', expected ccl or gloo"):
-        scaling.Options(Choice(), backend=("ccl", "nccl"))
+        scaling.ScalingOptions(Choice(), backend=("ccl", "nccl"))

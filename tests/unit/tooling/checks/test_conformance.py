@@ -6,24 +6,24 @@ import pytest
 
 from tooling.basis.paths import ROOT
 from tooling.checks import conformance
-from tooling.checks.conformance import Comparison, Row
+from tooling.checks.conformance import Comparison, ConformanceRow
 from tooling.engine.api import Engine
 from tooling.image.build import Image
 from tooling.image.choice import Choice
 
 
-def comparison(*rows: Row) -> Comparison:
+def comparison(*rows: ConformanceRow) -> Comparison:
     return Comparison(3, "image", "2026-11-20", {"ccl": 1.0, "gloo": 1.0}, rows)
 
 
 def test_only_tests_that_pass_with_gloo_and_not_with_ccl_are_differences() -> None:
     compared = comparison(
-        Row("test_both", "passed", "passed", "", ""),
-        Row("test_neither", "failed", "failed", "", ""),
-        Row("test_more", "passed", "skipped", "", ""),
-        Row("test_less", "failed", "passed", "ValueError: no", ""),
-        Row("test_left_out", "skipped", "passed", "no GPU", ""),
-        Row("test_sparse_all_reduce_sum", "failed", "passed", "", "ccl has no sparse tensors"),
+        ConformanceRow("test_both", "passed", "passed", "", ""),
+        ConformanceRow("test_neither", "failed", "failed", "", ""),
+        ConformanceRow("test_more", "passed", "skipped", "", ""),
+        ConformanceRow("test_less", "failed", "passed", "ValueError: no", ""),
+        ConformanceRow("test_left_out", "skipped", "passed", "no GPU", ""),
+        ConformanceRow("test_sparse_all_reduce_sum", "failed", "passed", "", "ccl has no sparse tensors"),
     )
     assert [row.test for row in compared.undocumented()] == ["test_less", "test_left_out"]
     assert compared.counts("ccl") == {"passed": 2, "failed": 3, "skipped": 1}
@@ -32,10 +32,12 @@ def test_only_tests_that_pass_with_gloo_and_not_with_ccl_are_differences() -> No
 def test_resolved_differences_and_terminated_tests_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     hung = "RuntimeError: Process 1 terminated or timed out after 45.1 seconds"
     compared = comparison(
-        Row("test_sparse_all_reduce_sum", "passed", "passed", "", "ccl has no sparse tensors"),
-        Row("test_barrier", "failed", "failed", hung, ""),
-        Row("test_monitored_barrier_gloo", "failed", "passed", "", "refused by name"),
-        Row("test_monitored_barrier_wait_all_ranks", "skipped", "skipped", "needs 4 ranks", "refused by name"),
+        ConformanceRow("test_sparse_all_reduce_sum", "passed", "passed", "", "ccl has no sparse tensors"),
+        ConformanceRow("test_barrier", "failed", "failed", hung, ""),
+        ConformanceRow("test_monitored_barrier_gloo", "failed", "passed", "", "refused by name"),
+        ConformanceRow(
+            "test_monitored_barrier_wait_all_ranks", "skipped", "skipped", "needs 4 ranks", "refused by name"
+        ),
     )
     assert compared.resolved() == ["test_sparse_all_reduce_sum"]
     assert [row.test for row in compared.hung()] == ["test_barrier"]

@@ -186,7 +186,7 @@ def test_every_option_of_the_real_tasks_has_a_help_text() -> None:
     members = itertools.chain(*tasks.SECTIONS.values())
     groups = [member.tasks.values() if isinstance(member, Collection) else [member] for member in members]
     for found in itertools.chain(*groups):
-        assert isinstance(found, options.Task)
+        assert isinstance(found, options.TaskSignature)
         assert len(found.get_arguments()) == len({argument.name for argument in found.get_arguments()})
         for argument in found.get_arguments():
             assert argument.help, f"{found.name} --{argument.name}"

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from tooling.engine.find import EngineFacts, Findings, Host
+from tooling.engine.find import EngineFacts, EngineHost, Findings
 
-BOOKWORM = Host("debian", 12, "Debian GNU/Linux 12 (bookworm)", root=True, systemd=False)
+BOOKWORM = EngineHost("debian", 12, "Debian GNU/Linux 12 (bookworm)", root=True, systemd=False)
 FACTS = EngineFacts("26.1.5+dfsg1", "/var/lib/docker", 2, "overlay2", 2)
 NOTHING = Findings(problem="no such file")
 COMPLETE = Findings(

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.tooling.engine.findings import BOOKWORM, COMPLETE, FACTS, NOTHING, STOPPED
-from tooling.engine.decide import Plan, buildkit_is_enough, debian_packages, decide, install_command
-from tooling.engine.find import Findings, Host
+from tooling.engine.decide import EnginePlan, buildkit_is_enough, debian_packages, decide, install_command
+from tooling.engine.find import EngineHost, Findings
 
 USER = replace(BOOKWORM, root=False)
 
@@ -38,23 +38,26 @@ def test_if_nothing_is_missing_nothing_is_done() -> None:
     [
         (
             NOTHING,
-            Plan(("docker.io", "docker-cli", "docker-compose", "docker-buildx", "mmdebstrap"), start=True),
+            EnginePlan(("docker.io", "docker-cli", "docker-compose", "docker-buildx", "mmdebstrap"), start=True),
         ),
         (
             replace(NOTHING, client="28.2.2", mmdebstrap="/usr/bin/mmdebstrap"),
-            Plan(("docker.io", "docker-compose", "docker-buildx"), start=True),
+            EnginePlan(("docker.io", "docker-compose", "docker-buildx"), start=True),
         ),
-        (replace(COMPLETE, compose=None), Plan(("docker-compose",))),
-        (replace(COMPLETE, compose="1.29.2"), Plan(("docker-compose",))),
-        (replace(COMPLETE, buildx=None, buildkit=None, mmdebstrap=None), Plan(("docker-buildx", "mmdebstrap"))),
-        (replace(COMPLETE, client=None, compose=None), Plan(("docker-cli", "docker-compose"))),
-        (replace(COMPLETE, mmdebstrap=None), Plan()),
-        (STOPPED, Plan(start=True)),
+        (replace(COMPLETE, compose=None), EnginePlan(("docker-compose",))),
+        (replace(COMPLETE, compose="1.29.2"), EnginePlan(("docker-compose",))),
+        (
+            replace(COMPLETE, buildx=None, buildkit=None, mmdebstrap=None),
+            EnginePlan(("docker-buildx", "mmdebstrap")),
+        ),
+        (replace(COMPLETE, client=None, compose=None), EnginePlan(("docker-cli", "docker-compose"))),
+        (replace(COMPLETE, mmdebstrap=None), EnginePlan()),
+        (STOPPED, EnginePlan(start=True)),
     ],
     ids=["bare", "static client", "compose", "compose v1", "buildx", "mounted socket", "mmdebstrap", "stopped"],
 )
 def test_as_root_on_debian_exactly_what_is_missing_is_installed_and_started(
-    findings: Findings, plan: Plan
+    findings: Findings, plan: EnginePlan
 ) -> None:
     assert decide(findings, BOOKWORM) == plan
 
@@ -112,7 +115,7 @@ def test_certificates_are_installed_with_an_engine_only_if_they_are_missing() ->
     ],
 )
 def test_a_problem_for_the_user_is_one_line_with_the_command(
-    findings: Findings, host: Host, expected: str
+    findings: Findings, host: EngineHost, expected: str
 ) -> None:
     plan = decide(findings, host)
     assert plan.refusal is not None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cpu_train_stack.doctor.checks import Check, Status, document
+from cpu_train_stack.doctor.checks import Check, CheckStatus, document
 from cpu_train_stack.machine import cpus
 from tests import documents
 from tests.unit.tooling.engine.findings import BOOKWORM, COMPLETE, FACTS, NOTHING, STOPPED
@@ -25,18 +25,18 @@ from tooling.engine.doctor import (
     examine,
     table,
 )
-from tooling.engine.find import Findings, Host
+from tooling.engine.find import EngineHost, Findings
 
 
 @pytest.mark.parametrize(
     ("flags", "status", "detail"),
     [
-        ("fpu avx512_bf16 amx_bf16 amx_tile", Status.OK, "amx_bf16"),
-        ("fpu avx512_bf16", Status.OK, "avx512_bf16"),
-        ("fpu avx512f avx2", Status.WARNING, "not faster than fp32"),
+        ("fpu avx512_bf16 amx_bf16 amx_tile", CheckStatus.OK, "amx_bf16"),
+        ("fpu avx512_bf16", CheckStatus.OK, "avx512_bf16"),
+        ("fpu avx512f avx2", CheckStatus.WARNING, "not faster than fp32"),
     ],
 )
-def test_bf16_names_the_best_instructions_of_the_cpu(flags: str, status: Status, detail: str) -> None:
+def test_bf16_names_the_best_instructions_of_the_cpu(flags: str, status: CheckStatus, detail: str) -> None:
     check = check_bf16(cpus.parse_model(["processor\t: 0\n", f"flags\t\t: {flags}\n", "bugs\t: x\n"]).bf16)
     assert check.status is status
     assert detail in check.detail
@@ -44,33 +44,33 @@ def test_bf16_names_the_best_instructions_of_the_cpu(flags: str, status: Status,
 
 @pytest.mark.parametrize(
     ("free", "status"),
-    [(6.0, Status.OK), (5.9, Status.WARNING), (3.0, Status.WARNING), (2.9, Status.ERROR)],
+    [(6.0, CheckStatus.OK), (5.9, CheckStatus.WARNING), (3.0, CheckStatus.WARNING), (2.9, CheckStatus.ERROR)],
 )
-def test_disk_space_is_judged_by_what_the_demo_needs(free: float, status: Status) -> None:
+def test_disk_space_is_judged_by_what_the_demo_needs(free: float, status: CheckStatus) -> None:
     assert check_disk("disk", Path("/"), int(free * GIGABYTE)).status is status
 
 
 @pytest.mark.parametrize(
-    ("available", "status"), [(8_000_000, Status.OK), (2_000_000, Status.WARNING)], ids=["8 GB", "2 GB"]
+    ("available", "status"), [(8_000_000, CheckStatus.OK), (2_000_000, CheckStatus.WARNING)], ids=["8 GB", "2 GB"]
 )
-def test_memory_is_judged_by_what_is_available(available: int, status: Status) -> None:
+def test_memory_is_judged_by_what_is_available(available: int, status: CheckStatus) -> None:
     assert check_memory(f"MemTotal:  16000000 kB\nMemAvailable:  {available} kB\n").status is status
 
 
 def test_one_cpu_another_architecture_and_a_missing_git_are_reported() -> None:
-    assert (check_cpus(1).status, check_cpus(2).status) == (Status.WARNING, Status.OK)
-    assert check_system(BOOKWORM, "aarch64").status is Status.ERROR
-    assert check_system(BOOKWORM, "x86_64").status is Status.OK
-    assert (check_git(None).status, check_git("/usr/bin/git").status) == (Status.WARNING, Status.OK)
+    assert (check_cpus(1).status, check_cpus(2).status) == (CheckStatus.WARNING, CheckStatus.OK)
+    assert check_system(BOOKWORM, "aarch64").status is CheckStatus.ERROR
+    assert check_system(BOOKWORM, "x86_64").status is CheckStatus.OK
+    assert (check_git(None).status, check_git("/usr/bin/git").status) == (CheckStatus.WARNING, CheckStatus.OK)
 
 
-def statuses(findings: Findings, host: Host) -> dict[str, str]:
+def statuses(findings: Findings, host: EngineHost) -> dict[str, str]:
     return {check.name: check.status.value for check in check_docker(findings, host)}
 
 
 def test_a_complete_docker_is_ok_and_needs_no_fix() -> None:
     checks = check_docker(COMPLETE, BOOKWORM)
-    assert {check.status for check in checks} == {Status.OK}
+    assert {check.status for check in checks} == {CheckStatus.OK}
     assert {check.fix for check in checks} == {""}
 
 
@@ -83,23 +83,23 @@ def test_a_missing_part_is_a_warning_if_inv_installs_it_and_otherwise_an_error()
 
 
 def test_a_stopped_engine_and_an_old_engine_have_different_fixes() -> None:
-    (stopped,) = (check for check in check_docker(STOPPED, BOOKWORM) if check.status is not Status.OK)
+    (stopped,) = (check for check in check_docker(STOPPED, BOOKWORM) if check.status is not CheckStatus.OK)
     assert (stopped.name, stopped.fix) == ("Docker Engine", "the first command that needs Docker starts Docker")
     old = replace(COMPLETE, engine=replace(FACTS, version="20.10.24+dfsg1"))
-    (buildkit,) = (check for check in check_docker(old, BOOKWORM) if check.status is not Status.OK)
-    assert (buildkit.name, buildkit.status) == ("BuildKit", Status.ERROR)
+    (buildkit,) = (check for check in check_docker(old, BOOKWORM) if check.status is not CheckStatus.OK)
+    assert (buildkit.name, buildkit.status) == ("BuildKit", CheckStatus.ERROR)
     assert "apt-get remove docker.io" in buildkit.fix
 
 
 def test_the_json_has_the_four_keys_of_every_check() -> None:
-    checks = json.loads(document([Check("a", Status.WARNING, "b", "c")]))["checks"]
+    checks = json.loads(document([Check("a", CheckStatus.WARNING, "b", "c")]))["checks"]
     assert checks == [{"name": "a", "status": "warning", "detail": "b", "fix": "c"}]
     assert documents.missing("host-doctor", {"checks": checks}) == []
 
 
 def test_the_table_prints_brackets_literally() -> None:
     out = StringIO()
-    Console(file=out, width=100).print(table([Check("a", Status.ERROR, "[red]x[/red] [/]", "[bold]")]))
+    Console(file=out, width=100).print(table([Check("a", CheckStatus.ERROR, "[red]x[/red] [/]", "[bold]")]))
     assert "[red]x[/red] [/]" in out.getvalue()
     assert "[bold]" in out.getvalue()
 

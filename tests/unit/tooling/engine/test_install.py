@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.tooling.engine.findings import BOOKWORM
 from tooling.basis.errors import UsageError
-from tooling.engine.find import Host
+from tooling.engine.find import EngineHost
 from tooling.engine.install import (
     APT,
     UPDATE,
@@ -66,7 +66,7 @@ def test_debian_12_gets_a_pinned_source_of_debian_13() -> None:
     ],
     ids=["Debian 13", "Debian testing", "Debian 12 with a newer source", "Debian 12's own package"],
 )
-def test_elsewhere_no_source_is_added(packages: tuple[str, ...], host: Host, candidate: str) -> None:
+def test_elsewhere_no_source_is_added(packages: tuple[str, ...], host: EngineHost, candidate: str) -> None:
     assert apt_files(packages, host, [BOOKWORM_MAIN], POLICY.format(candidate)) == {}
 
 

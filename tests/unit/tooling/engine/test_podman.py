@@ -7,7 +7,7 @@ import pytest
 from tests.unit.tooling.engine.findings import BOOKWORM, COMPLETE, NOTHING
 from tooling.basis.errors import UsageError
 from tooling.engine import api, podman
-from tooling.engine.find import Findings, Host
+from tooling.engine.find import EngineHost, Findings
 
 
 def facts(**changes: Any) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def test_copies_of_the_image_are_warned_about() -> None:
     assert "vfs" in (podman.slow_storage({**facts(), "store": {"graphDriverName": "vfs"}}) or "")
 
 
-USER = Host("fedora", 42, "Fedora Linux 42", root=False, systemd=True)
+USER = EngineHost("fedora", 42, "Fedora Linux 42", root=False, systemd=True)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ USER = Host("fedora", 42, "Fedora Linux 42", root=False, systemd=True)
     ids=["podman", "podman as docker", "neither", "both", "a chosen engine", "root may install Docker"],
 )
 def test_podman_is_the_default_where_docker_is_missing_and_may_not_be_installed(
-    findings: Findings, host: Host, installed: bool, alone: bool, monkeypatch: pytest.MonkeyPatch
+    findings: Findings, host: EngineHost, installed: bool, alone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     monkeypatch.setattr(api, "find", lambda: findings)

@@ -11,9 +11,9 @@ from tests import documents
 from tooling.basis.errors import UsageError
 from tooling.forecast import command, models, request, texts
 from tooling.forecast.estimate import Estimate
-from tooling.forecast.request import Request
+from tooling.forecast.request import ForecastRequest
 
-REQUEST = Request(model="bert-base", samples=400_000, single_node_samples_per_second=26)
+REQUEST = ForecastRequest(model="bert-base", samples=400_000, single_node_samples_per_second=26)
 ROUGH = replace(REQUEST, single_node_samples_per_second=0, cores=32, ghz=3, isa="avx512")
 
 
@@ -210,7 +210,7 @@ def test_the_most_nodes_that_keep_the_efficiency_are_recommended() -> None:
 def test_a_guess_from_cores_is_far_less_certain_than_a_measurement_and_has_a_warning() -> None:
     measured, rough = request.make(REQUEST), request.make(ROUGH)
 
-    def width(plan: request.Plan) -> float:
+    def width(plan: request.ForecastPlan) -> float:
         time = plan.rows[0].seconds
         return (time.high - time.low) / time.value
 

@@ -16,7 +16,7 @@ from tooling.forecast import models
 from tooling.forecast.estimate import Estimate
 from tooling.forecast.inputs import OVERLAP, link_inputs, parse_network
 from tooling.forecast.request import SPEED_SPREAD
-from tooling.forecast.step import Inputs, Job, fit, predict
+from tooling.forecast.step import ForecastJob, Inputs, fit, predict
 
 DOCUMENT = (ROOT / "docs" / "plan-cluster.md").read_text(encoding="utf-8")
 CORES = 32
@@ -35,10 +35,10 @@ class Published:
     times: Mapping[int, int]
 
     @property
-    def job(self) -> Job:
+    def job(self) -> ForecastJob:
         """The job, with gradients in fp32."""
         model = models.find(self.model)
-        return Job(
+        return ForecastJob(
             samples=self.samples,
             epochs=self.epochs,
             batch_size=32,
@@ -146,7 +146,7 @@ def test_the_speed_of_16_nodes_in_mlperf_follows_from_that_of_8(bytes_each: int,
     published = {8: 546, 16: 1037}
     found = {
         nodes: predict(
-            Job(
+            ForecastJob(
                 samples=2_500_000,
                 epochs=1,
                 batch_size=batch_size,

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from tooling.forecast import step
 from tooling.forecast.estimate import Estimate, propagate
 from tooling.forecast.inputs import LATENCY_SECONDS, OVERLAP, Link, all_reduce_seconds, parse_network
-from tooling.forecast.step import Inputs, Job, fit
+from tooling.forecast.step import ForecastJob, Inputs, fit
 
 MB = 10**6
 RANKS = st.integers(2, 512)
 SIZES = st.floats(1, 1e10)
 LINKS = st.builds(Link, st.floats(1e6, 1e12), st.floats(1e-7, 1e-2))
 JOBS = st.builds(
-    lambda share, **fields: Job(**fields, last_bytes=int(share * fields["gradient_bytes"])),
+    lambda share, **fields: ForecastJob(**fields, last_bytes=int(share * fields["gradient_bytes"])),
     share=st.floats(0, 1),
     samples=st.integers(1000, 10**6),
     epochs=st.integers(1, 5),
@@ -43,7 +43,7 @@ def inputs(link: Link = LINK, speed: float = 25.0, **changes: Estimate) -> Input
     )
 
 
-BERT = Job(samples=400_000, epochs=3, batch_size=32, gradient_bytes=438 * MB, last_bytes=94 * MB)
+BERT = ForecastJob(samples=400_000, epochs=3, batch_size=32, gradient_bytes=438 * MB, last_bytes=94 * MB)
 
 
 @given(size=SIZES, ranks=RANKS, link=LINKS)
@@ -64,7 +64,7 @@ def test_a_large_all_reduce_is_a_ring_and_a_small_one_doubles() -> None:
 
 @given(job=JOBS, nodes=RANKS, link=LINKS, speed=st.floats(0.1, 1000))
 def test_a_step_takes_between_computing_alone_and_computing_plus_communicating(
-    job: Job, nodes: int, link: Link, speed: float
+    job: ForecastJob, nodes: int, link: Link, speed: float
 ) -> None:
     known = inputs(link, speed, jitter=Estimate.exact(0), overlap=Estimate.exact(1))
     one = step.predict(job, nodes, known).step
@@ -75,7 +75,9 @@ def test_a_step_takes_between_computing_alone_and_computing_plus_communicating(
 
 
 @given(job=JOBS, nodes=st.integers(1, 64), link=LINKS)
-def test_efficiency_is_at_most_1_and_a_faster_network_is_never_slower(job: Job, nodes: int, link: Link) -> None:
+def test_efficiency_is_at_most_1_and_a_faster_network_is_never_slower(
+    job: ForecastJob, nodes: int, link: Link
+) -> None:
     slow = step.predict(job, nodes, inputs(link))
     fast = step.predict(job, nodes, inputs(Link(2 * link.bytes_per_second, link.latency_seconds / 2)))
     assert fast.seconds.value <= slow.seconds.value * (1 + 1e-9)
@@ -85,7 +87,7 @@ def test_efficiency_is_at_most_1_and_a_faster_network_is_never_slower(job: Job, 
 
 
 def test_without_communication_and_waiting_nodes_divide_the_time() -> None:
-    job = Job(samples=32 * 64, epochs=2, batch_size=32, gradient_bytes=4, last_bytes=0, evaluated=640)
+    job = ForecastJob(samples=32 * 64, epochs=2, batch_size=32, gradient_bytes=4, last_bytes=0, evaluated=640)
     known = inputs(Link(1e15, 0), jitter=Estimate.exact(0))
     for nodes in (1, 2, 4, 8):
         found = step.predict(job, nodes, known)
@@ -96,7 +98,7 @@ def test_without_communication_and_waiting_nodes_divide_the_time() -> None:
 
 def test_the_fixed_part_limits_the_speed_up() -> None:
     """Amdahl's law: a fixed tenth, and nine tenths over four nodes."""
-    job = Job(samples=32 * 64, epochs=1, batch_size=32, gradient_bytes=4, last_bytes=0)
+    job = ForecastJob(samples=32 * 64, epochs=1, batch_size=32, gradient_bytes=4, last_bytes=0)
     alone = 32 * 64 / 25
     known = inputs(Link(1e15, 0), jitter=Estimate.exact(0), fixed_seconds=Estimate.exact(alone / 9))
     assert step.predict(job, 4, known).speedup.value == pytest.approx(1 / (0.1 + 0.9 / 4))

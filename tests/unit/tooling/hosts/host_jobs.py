@@ -4,12 +4,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from cpu_train_stack.launch.mpi.hostfile import Host
+from cpu_train_stack.launch.mpi.hostfile import HostfileEntry
 from tests.unit.tooling.image.examples import LOCK
 from tooling.hosts.job import Job
 from tooling.image import lock
 
-HOSTS = (Host("alpha"), Host("beta", user="me"), Host("gamma"))
+HOSTS = (HostfileEntry("alpha"), HostfileEntry("beta", user="me"), HostfileEntry("gamma"))
 
 
 def job(locked: bool = False, **options: Any) -> Job:

@@ -15,7 +15,7 @@ import pytest
 from invoke.exceptions import Exit
 
 from cpu_train_stack import contract
-from cpu_train_stack.launch.mpi.hostfile import Host
+from cpu_train_stack.launch.mpi.hostfile import HostfileEntry
 from tests.unit.tooling.closed_pipe import ClosedPipe
 from tests.unit.tooling.hosts.host_jobs import job
 from tooling.basis.errors import UsageError
@@ -36,7 +36,7 @@ class Hosts:
     removed: list[str] = field(default_factory=list)
     states: dict[str, str] = field(default_factory=dict)
 
-    def connect(self, hosts: Sequence[Host], _stack: ExitStack) -> tuple[list[Remote], list[str]]:
+    def connect(self, hosts: Sequence[HostfileEntry], _stack: ExitStack) -> tuple[list[Remote], list[str]]:
         names = [host.name for host in hosts]
         remotes: list[Remote] = [_Host(name, self) for name in names if name not in self.down]
         return remotes, [f"{name}: cannot be reached" for name in names if name in self.down]

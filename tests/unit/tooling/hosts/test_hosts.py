@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cpu_train_stack.launch.mpi.hostfile import Host
+from cpu_train_stack.launch.mpi.hostfile import HostfileEntry
 from tests.unit.tooling.hosts.host_jobs import HOSTS, job
 from tooling.basis.errors import UsageError
 from tooling.cluster.keys import pair
@@ -48,7 +48,7 @@ def test_an_unusable_hostfile_is_reported_in_one_line(tmp_path: Path) -> None:
 
 
 def test_ranks_per_host_come_from_the_option_else_from_the_slots_else_one() -> None:
-    two = (Host("a", slots=2), Host("b", slots=2))
+    two = (HostfileEntry("a", slots=2), HostfileEntry("b", slots=2))
     assert ranks_on_each(two, None) == 2
     assert ranks_on_each(two, 1) == 1
     assert ranks_on_each(HOSTS, None) == 1
@@ -56,7 +56,7 @@ def test_ranks_per_host_come_from_the_option_else_from_the_slots_else_one() -> N
     with pytest.raises(UsageError, match="a has slots=2"):
         ranks_on_each(two, 3)
     with pytest.raises(UsageError, match="slots differ"):
-        ranks_on_each((*two, Host("c")), None)
+        ranks_on_each((*two, HostfileEntry("c")), None)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from cpu_train_stack.launch.mpi.hostfile import Host
+from cpu_train_stack.launch.mpi.hostfile import HostfileEntry
 from tooling.hosts import commands, container, control, record, remote
 from tooling.hosts.container import State
 from tooling.hosts.record import Record
@@ -104,7 +104,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Remote]:
         (folder / "config").write_text(f"Host there\n  HostName 127.0.0.1\n  Port {server.port}\n  User me\n")
         known = f"[127.0.0.1]:{server.port} {server.key.get_name()} {server.key.get_base64()}\n"
         (folder / "known_hosts").write_text(known)
-        connected = Remote(Host("there"))
+        connected = Remote(HostfileEntry("there"))
         yield connected
         connected.close()
 
@@ -140,7 +140,7 @@ def test_stop_saves_the_output_that_follows_a_silence(
     monkeypatch.setattr(container, "state", lambda *_, **__: State("running"))
     monkeypatch.setattr(control, "remove_containers", lambda *_: None)
     monkeypatch.setattr(commands, "logs", lambda *_, **__: "print")  # after a second
-    running = Record("one", (Host("there"),), ("box",), "torchrun", detached=True)
+    running = Record("one", (HostfileEntry("there"),), ("box",), "torchrun", detached=True)
     record.write(running)
     control.stop(running)
     assert record.log_of("one").read_text() == "there | said\n"
@@ -166,6 +166,6 @@ def test_an_idle_connection_is_kept_alive(host: Remote, monkeypatch: pytest.Monk
     monkeypatch.setattr(
         paramiko.ServerInterface, "check_global_request", lambda _self, kind, _message: seen.put(kind)
     )
-    idle = Remote(Host("there"))
+    idle = Remote(HostfileEntry("there"))
     assert seen.get(timeout=20).startswith("keepalive")
     idle.close()

@@ -9,7 +9,7 @@ from tooling.basis import files
 from tooling.basis.errors import UsageError
 from tooling.image.choice import Choice
 from tooling.pins import added, choose, status
-from tooling.pins.status import Status
+from tooling.pins.status import PinStatus
 
 SHA256 = "a" * 64
 
@@ -142,7 +142,7 @@ def test_the_image_has_a_name_of_its_own_that_depends_on_what_was_asked_for(tmp_
     (tmp_path / "index.txt").write_text("--index-url https://user:ren3wed@index.invalid/simple\n")
     assert choose.choose(packages=["trl", f"{tmp_path}/index.txt"]).image == pins[-1].image
     assert choose.choose(packages=["trl"]).options == "--pin 2.13 --with trl"
-    assert not status.record(pins[0], Status.TESTED, "./inv demo", tmp_path / "status.json")
+    assert not status.record(pins[0], PinStatus.TESTED, "./inv demo", tmp_path / "status.json")
 
 
 def test_an_image_lock_cannot_be_combined_with_packages() -> None:

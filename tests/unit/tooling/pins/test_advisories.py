@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import cpu_train_stack.doctor.image
-from cpu_train_stack.doctor.checks import Status
+from cpu_train_stack.doctor.checks import CheckStatus
 from tooling.basis.say import say
 from tooling.engine import api, docker
 from tooling.image import base, build, recipe
@@ -182,15 +182,15 @@ def test_the_doctor_reads_what_the_build_passes(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(cpu_train_stack.doctor.image, "ADVISORIES", file)
     found = cpu_train_stack.doctor.image.examine_advisories()
     assert [check.detail for check in found] == [str(advisory) for advisory in OLD.advisories]
-    assert {check.status for check in found} == {Status.WARNING}
+    assert {check.status for check in found} == {CheckStatus.WARNING}
     assert all(check.fix.startswith("use ") for check in found)
     file.write_text(advisories.document(()), encoding="utf-8")
     [sound] = cpu_train_stack.doctor.image.examine_advisories()
-    assert sound.status is Status.OK
+    assert sound.status is CheckStatus.OK
 
 
 def test_without_the_file_the_doctor_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_train_stack.doctor.image, "ADVISORIES", tmp_path / "advisories.json")
     [check] = cpu_train_stack.doctor.image.examine_advisories()
-    assert check.status is Status.WARNING
+    assert check.status is CheckStatus.WARNING
     assert check.fix

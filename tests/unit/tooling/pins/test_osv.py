@@ -31,7 +31,7 @@ def write(folder: Path, *records: dict[str, Any]) -> Path:
     return folder
 
 
-def found(folder: Path, version: str, *records: dict[str, Any]) -> list[osv.Finding]:
+def found(folder: Path, version: str, *records: dict[str, Any]) -> list[osv.KnownVulnerability]:
     return osv.find({"some-package": version}, osv.read(write(folder, *records)))
 
 
@@ -68,7 +68,9 @@ def test_a_listed_version_is_affected_without_a_range(tmp_path: Path) -> None:
 
 def test_a_finding_has_the_versions_that_fix_it(tmp_path: Path) -> None:
     (finding,) = found(tmp_path, "1.26.0+cpu", record(*TWO_BRANCHES))
-    assert finding == osv.Finding("some-package", "1.26.0+cpu", ("GHSA-1", "CVE-1-1"), "it breaks", ("1.26.17",))
+    assert finding == osv.KnownVulnerability(
+        "some-package", "1.26.0+cpu", ("GHSA-1", "CVE-1-1"), "it breaks", ("1.26.17",)
+    )
     assert osv.Affected("a", frozenset(), ()).fixes(Version("1")) == []
 
 

@@ -12,7 +12,7 @@ from tests.unit.tooling.tiny import make_pin
 from tooling.basis.errors import UsageError
 from tooling.pins import parse, status
 from tooling.pins.pin import TorchSource
-from tooling.pins.status import Status
+from tooling.pins.status import PinStatus
 
 ROW = make_pin({"torch": "2.13.0+cpu"})
 
@@ -28,36 +28,36 @@ def test_a_row_without_a_proof_is_listed(path: Path) -> None:
 
 
 def test_a_proof_names_its_command_and_a_weaker_proof_does_not_replace_it(path: Path) -> None:
-    assert status.record(ROW, Status.TESTED, "./inv demo", path)
+    assert status.record(ROW, PinStatus.TESTED, "./inv demo", path)
     before = path.read_bytes()
-    assert not status.record(ROW, Status.TESTED, "./inv demo", path)
-    assert not status.record(ROW, Status.RESOLVED, "./inv dev check-matrix", path)
+    assert not status.record(ROW, PinStatus.TESTED, "./inv demo", path)
+    assert not status.record(ROW, PinStatus.RESOLVED, "./inv dev check-matrix", path)
     assert path.read_bytes() == before, "a demo of a clean checkout leaves it clean"
     proof = status.of(ROW, path)
-    assert (proof.status, proof.command) == (Status.TESTED, "./inv demo")
+    assert (proof.status, proof.command) == (PinStatus.TESTED, "./inv demo")
 
 
 def test_a_stronger_proof_replaces_a_weaker_one(path: Path) -> None:
-    status.record(ROW, Status.RESOLVED, "./inv dev check-matrix", path)
-    assert status.record(ROW, Status.TESTED, "./inv demo", path)
-    assert status.of(ROW, path).status is Status.TESTED
+    status.record(ROW, PinStatus.RESOLVED, "./inv dev check-matrix", path)
+    assert status.record(ROW, PinStatus.TESTED, "./inv demo", path)
+    assert status.of(ROW, path).status is PinStatus.TESTED
 
 
 def test_a_row_that_was_changed_afterwards_is_only_listed(path: Path) -> None:
-    status.record(ROW, Status.TESTED, "./inv demo", path)
+    status.record(ROW, PinStatus.TESTED, "./inv demo", path)
     changed = replace(ROW, packages={"torch": "2.14.0+cpu"})
-    assert status.of(changed, path).status is Status.LISTED
-    assert status.record(changed, Status.RESOLVED, "./inv dev check-matrix", path)
+    assert status.of(changed, path).status is PinStatus.LISTED
+    assert status.record(changed, PinStatus.RESOLVED, "./inv dev check-matrix", path)
 
 
 def test_a_proof_with_the_default_indexs_torch_is_a_proof_of_the_row(path: Path) -> None:
-    status.record(ROW.with_default_torch(), Status.TESTED, "./inv demo --torch-source default", path)
+    status.record(ROW.with_default_torch(), PinStatus.TESTED, "./inv demo --torch-source default", path)
     proof = status.of(ROW, path)
-    assert (proof.status, proof.torch_source) == (Status.TESTED, TorchSource.DEFAULT)
+    assert (proof.status, proof.torch_source) == (PinStatus.TESTED, TorchSource.DEFAULT)
 
 
 def test_a_users_own_combination_is_not_recorded(path: Path) -> None:
-    assert not status.record(ROW.with_versions({"torch": "2.14.0"}), Status.TESTED, "./inv demo", path)
+    assert not status.record(ROW.with_versions({"torch": "2.14.0"}), PinStatus.TESTED, "./inv demo", path)
     assert not path.exists()
 
 
@@ -95,5 +95,5 @@ def test_two_commands_that_record_at_once_keep_both_proofs(path: Path, monkeypat
 
     monkeypatch.setattr(status, "recorded", recorded)
     with ThreadPoolExecutor() as pool:
-        assert all(pool.map(lambda pin: status.record(pin, Status.TESTED, "./inv demo", path), (ROW, other)))
+        assert all(pool.map(lambda pin: status.record(pin, PinStatus.TESTED, "./inv demo", path), (ROW, other)))
     assert set(real(path)) == {ROW.name, other.name}

@@ -9,7 +9,7 @@ from invoke.exceptions import Exit
 from tests.unit.tooling.pins.test_osv import record, write
 from tooling.basis.errors import UsageError
 from tooling.pins import choose
-from tooling.pins.osv import Finding
+from tooling.pins.osv import KnownVulnerability
 from tooling.wheels import advisories, locks
 
 ROW = choose.choose("2.8", torch_source="default")  # a row that has a lock, and advisories in the table
@@ -38,7 +38,7 @@ def test_a_finding_that_the_table_lists_is_shown_and_accepted(
 
 def test_brackets_in_a_finding_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "Path traversal in [/etc/passwd] of transformers[torch] :bug:"
-    finding = Finding("jinja2", "1", ("GHSA-2",), text, ())
+    finding = KnownVulnerability("jinja2", "1", ("GHSA-2",), text, ())
     advisories._show(ROW, 1, [finding], [finding], "/tmp/a[x]")
     shown = capsys.readouterr().out
     assert text in shown

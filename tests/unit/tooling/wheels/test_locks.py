@@ -13,7 +13,7 @@ from tooling.basis.errors import UsageError
 from tooling.cli import tasks_dev
 from tooling.pins import parse, status
 from tooling.pins.pin import DEBIAN_RELEASES, DebianRelease, Pin, TorchSource
-from tooling.pins.status import Status
+from tooling.pins.status import PinStatus
 from tooling.wheels import added, locks, resolve
 from tooling.wheels.resolve import LockedWheel
 
@@ -32,7 +32,7 @@ PROVED = [row for row in parse.load().pins.values() if status.of(row).torch_sour
 
 
 @pytest.mark.parametrize(
-    "pin", [row for row in PROVED if status.of(row).status is not Status.LISTED], ids=lambda pin: pin.name
+    "pin", [row for row in PROVED if status.of(row).status is not PinStatus.LISTED], ids=lambda pin: pin.name
 )
 def test_every_proved_pin_has_a_lock_with_the_pins_packages(pin: Pin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()

@@ -8,18 +8,18 @@ import pytest
 
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.launch.mpi import hostfile
-from cpu_train_stack.launch.mpi.hostfile import Host
+from cpu_train_stack.launch.mpi.hostfile import HostfileEntry
 
 
 def test_every_form_of_a_line() -> None:
     lines = ["# the cluster", "", "alpha", "  me@beta slots=4  # fast", "gamma:8"]
     lines += ["10.0.0.7 slots = 2", "delta slots=2 max-slots=4"]
     assert hostfile.parse(lines, "line", users=True) == (
-        Host("alpha"),
-        Host("beta", "me", 4),
-        Host("gamma", None, 8),
-        Host("10.0.0.7", None, 2),
-        Host("delta", None, 2),
+        HostfileEntry("alpha"),
+        HostfileEntry("beta", "me", 4),
+        HostfileEntry("gamma", None, 8),
+        HostfileEntry("10.0.0.7", None, 2),
+        HostfileEntry("delta", None, 2),
     )
 
 

@@ -9,11 +9,11 @@ import pytest
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.train.data import classification_rows, labels
 from cpu_train_stack.train.data.splits import infer_task
-from cpu_train_stack.train.data.tables import Table, parse_text_columns
+from cpu_train_stack.train.data.tables import DataTable, parse_text_columns
 
 
-def table(**content: list[Any]) -> Table:
-    return Table("x.csv", content)
+def table(**content: list[Any]) -> DataTable:
+    return DataTable("x.csv", content)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_text_column_names_are_one_or_two() -> None:
             parse_text_columns(value)
 
 
-def question(answers: Any, **more: list[Any]) -> Table:
+def question(answers: Any, **more: list[Any]) -> DataTable:
     return table(question=["where?"], context=["tom lives in paris"], answers=[answers], **more)
 
 

@@ -9,7 +9,7 @@ import pytest
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.train.data import labels
 from cpu_train_stack.train.data.labels import MULTI_LABEL, REGRESSION, SINGLE_LABEL
-from cpu_train_stack.train.data.tables import Table
+from cpu_train_stack.train.data.tables import DataTable
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,9 @@ def test_label_names_are_sorted_as_numbers_if_all_are() -> None:
 )
 def test_a_zero_or_one_for_each_class_is_refused_where_names_are_expected(values: list[Any]) -> None:
     with pytest.raises(UsageError, match=r"row 1: column 'label' holds .* expected the names of the row's labels"):
-        labels.read(Table("x.jsonl", {"label": values}), "label", values, MULTI_LABEL)
+        labels.read(DataTable("x.jsonl", {"label": values}), "label", values, MULTI_LABEL)
 
 
 @pytest.mark.parametrize("values", [[[0], [1]], [[0, 1], [1], []], [[0, 1]], [[0, 1, 0], [2, 1, 0]]])
 def test_zero_and_one_may_be_names_of_labels(values: list[Any]) -> None:
-    labels.read(Table("x.jsonl", {"label": values}), "label", values, MULTI_LABEL)
+    labels.read(DataTable("x.jsonl", {"label": values}), "label", values, MULTI_LABEL)

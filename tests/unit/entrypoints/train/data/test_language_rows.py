@@ -10,13 +10,13 @@ import pytest
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.train.data import language_rows
 from cpu_train_stack.train.data.splits import infer_task
-from cpu_train_stack.train.data.tables import Table
+from cpu_train_stack.train.data.tables import DataTable
 
 USER, ANSWER = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
 
 
-def table(**content: list[Any]) -> Table:
-    return Table("x.jsonl", content)
+def table(**content: list[Any]) -> DataTable:
+    return DataTable("x.jsonl", content)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_rows_without_words_are_left_out_and_counted() -> None:
 
 
 def test_a_word_without_a_class_of_the_data_set_is_refused_with_the_number_of_classes() -> None:
-    data = Table("x", {"tokens": [["a", "b"]], "ner_tags": [[-100, "O"]]}, {"ner_tags": ["O", "B-PER"]})
+    data = DataTable("x", {"tokens": [["a", "b"]], "ner_tags": [[-100, "O"]]}, {"ner_tags": ["O", "B-PER"]})
     with pytest.raises(UsageError, match="row 1: column 'ner_tags' holds -100, expected one of the data set's 2"):
         language_rows.tagged_words(data, "label")
 

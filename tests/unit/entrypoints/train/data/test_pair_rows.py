@@ -9,11 +9,11 @@ import pytest
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.train.data import pair_rows
 from cpu_train_stack.train.data.splits import infer_task
-from cpu_train_stack.train.data.tables import Table
+from cpu_train_stack.train.data.tables import DataTable
 
 
-def table(**content: list[Any]) -> Table:
-    return Table("x.jsonl", content)
+def table(**content: list[Any]) -> DataTable:
+    return DataTable("x.jsonl", content)
 
 
 LANGUAGES = [{"en": "one", "ro": "unu"}, {"en": "two", "ro": "doi"}]

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import pytest
 
 from cpu_train_stack.cli.errors import UsageError
-from cpu_train_stack.train.data.tables import Table, read
+from cpu_train_stack.train.data.tables import DataTable, read
 
 ROWS = {"text": ["a, b", 'say "c"'], "label": ["1", "0"]}
 SQUAD = {
@@ -43,7 +43,7 @@ def write(folder: Path, name: str, content: str) -> Path:
     return path
 
 
-def columns(table: Table) -> dict[str, list[Any]]:
+def columns(table: DataTable) -> dict[str, list[Any]]:
     return {name: list(values) for name, values in table.columns.items()}
 
 
@@ -90,7 +90,7 @@ def test_first_cuts_every_column(tmp_path: Path) -> None:
     assert columns(lines.first(2)) == {"text": ["a", "b"]}
     assert list(lines.first(2).records("text")) == [("a",), ("b",)]
     assert lines.first(5).rows == 3
-    table = Table("t", {"a": [1, 2, 3], "b": [4, 5, 6]})
+    table = DataTable("t", {"a": [1, 2, 3], "b": [4, 5, 6]})
     assert table.first(2).columns == {"a": [1, 2], "b": [4, 5]}
     assert table.first(None).rows == 3
 

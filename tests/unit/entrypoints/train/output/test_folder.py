@@ -164,7 +164,7 @@ def test_a_restart_without_a_complete_checkpoint_says_why(tmp_path: Path, resume
 @pytest.mark.parametrize("other", [[], [""], [output.job_name({contract.JOB: "team/bert/2"}, {})]])
 def test_a_restart_never_resumes_from_a_checkpoint_of_another_job(tmp_path: Path, other: list[str]) -> None:
     name = output.job_name(MINE, {})
-    output.prepare(tmp_path, output.Start(None), other)
+    output.prepare(tmp_path, output.RunStart(None), other)
     complete(tmp_path, 3)
     for _ in range(2):  # the first start and its restart, both before the folder was prepared
         with pytest.raises(UsageError, match="holds an earlier run"):
@@ -173,7 +173,7 @@ def test_a_restart_never_resumes_from_a_checkpoint_of_another_job(tmp_path: Path
         assert (start.checkpoint, start.replaces) == (None, True)
     # A folder that another job has used since does not belong to this job.
     output.prepare(tmp_path, start, [name])
-    output.prepare(tmp_path, output.Start(None), other)
+    output.prepare(tmp_path, output.RunStart(None), other)
     complete(tmp_path, 5)
     with pytest.raises(UsageError, match="holds an earlier run"):
         output.choose_start(tmp_path, None, overwrite=False, jobs=[name])

@@ -9,7 +9,7 @@ from benchmarks import jobs
 from benchmarks.split import CLASSES
 from tooling.basis.paths import ROOT
 from tooling.bench.train import prediction
-from tooling.bench.train.prediction import Step
+from tooling.bench.train.prediction import StepWork
 
 BERT = jobs.BY_NAME["bert-classification"]
 REPORT: dict[str, Any] = {
@@ -23,19 +23,19 @@ REPORT: dict[str, Any] = {
 
 
 def test_the_work_of_a_step_is_that_of_a_rank() -> None:
-    assert prediction.step_of(REPORT) == Step(32 * 448 / 4, 32 * (3 * 128**2 + 64**2) / 4)
+    assert prediction.step_of(REPORT) == StepWork(32 * 448 / 4, 32 * (3 * 128**2 + 64**2) / 4)
 
 
 def test_padding_that_was_left_out_counts_in_proportion() -> None:
     half = {**REPORT, "tokens_computed": REPORT["tokens_computed"] // 2}
-    assert prediction.step_of(half) == Step(32 * 448 / 8, 32 * (3 * 128**2 + 64**2) / 16)
+    assert prediction.step_of(half) == StepWork(32 * 448 / 8, 32 * (3 * 128**2 + 64**2) / 16)
 
 
 def test_products_take_their_operations_at_the_rate_of_the_tiles() -> None:
     """BERT-base has 85 million weights in products; 4,096 tokens; 10 cores at 2 GHz, of 1,024 a cycle."""
     encoder = prediction.encoder_of(BERT)
     assert encoder is not None
-    found = prediction.seconds(encoder, Step(4096, 32 * 128**2), 10, 2.0)
+    found = prediction.seconds(encoder, StepWork(4096, 32 * 128**2), 10, 2.0)
     assert found["products"] == pytest.approx(
         6 * 84_934_656 * 4096 / (10 * 2e9 * 1024 * prediction.PRODUCTS_SHARE)
     )
@@ -46,7 +46,7 @@ def test_the_documentation_has_the_prediction_for_a_socket() -> None:
     """56 cores at 2.6 GHz, 32 rows of 128 tokens."""
     encoder = prediction.encoder_of(BERT)
     assert encoder is not None
-    found = prediction.seconds(encoder, Step(32 * 128, 32 * 128**2), 56, 2.6)
+    found = prediction.seconds(encoder, StepWork(32 * 128, 32 * 128**2), 56, 2.6)
     found["dropout"] = found.pop("dropout of layers") + found.pop("dropout of embeddings")
     lines = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8").splitlines()
     names, values = (
@@ -63,7 +63,7 @@ def test_the_documentation_has_the_prediction_for_a_socket() -> None:
 def test_memory_bandwidth_ends_at_the_sockets() -> None:
     encoder = prediction.encoder_of(BERT)
     assert encoder is not None
-    few, many, more = (prediction.seconds(encoder, Step(4096, 1), cores, 2.0) for cores in (10, 40, 80))
+    few, many, more = (prediction.seconds(encoder, StepWork(4096, 1), cores, 2.0) for cores in (10, 40, 80))
     assert few["AdamW, clipping"] > many["AdamW, clipping"] == more["AdamW, clipping"]
     assert many["products"] > more["products"]
 

@@ -13,7 +13,7 @@ from tooling.basis.errors import UsageError
 from tooling.bench import measure
 from tooling.bench.train import pairs, picture, results, run
 from tooling.bench.train.results import Runs
-from tooling.bench.train.run import Options
+from tooling.bench.train.run import TrainOptions
 from tooling.image.choice import Choice
 
 SPLIT = dict.fromkeys(CLASSES, 0.1) | {"products": 0.5}
@@ -79,26 +79,26 @@ def document() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (Options(Choice(), job="bert"), "--job 'bert', expected one or more of mrpc-guide, "),
-        (Options(Choice(), recipe="theirs"), "--recipe 'theirs', expected one or more of guide-fp32, "),
-        (Options(Choice(), ranks="1,x"), "--ranks '1,x', expected numbers separated by commas"),
-        (Options(Choice(), ranks="²"), "--ranks '²', expected numbers separated by commas"),
-        (Options(Choice(), ranks="0"), "--ranks '0', expected numbers"),
-        (Options(Choice(), repeats=0), "--repeats is 0, expected 1 or more"),
-        (Options(Choice(), seconds=0), "--seconds is 0, expected more than 0"),
-        (Options(Choice(), steps=-1), "--steps is -1, expected"),
+        (TrainOptions(Choice(), job="bert"), "--job 'bert', expected one or more of mrpc-guide, "),
+        (TrainOptions(Choice(), recipe="theirs"), "--recipe 'theirs', expected one or more of guide-fp32, "),
+        (TrainOptions(Choice(), ranks="1,x"), "--ranks '1,x', expected numbers separated by commas"),
+        (TrainOptions(Choice(), ranks="²"), "--ranks '²', expected numbers separated by commas"),
+        (TrainOptions(Choice(), ranks="0"), "--ranks '0', expected numbers"),
+        (TrainOptions(Choice(), repeats=0), "--repeats is 0, expected 1 or more"),
+        (TrainOptions(Choice(), seconds=0), "--seconds is 0, expected more than 0"),
+        (TrainOptions(Choice(), steps=-1), "--steps is -1, expected"),
         (
-            Options(Choice(), data="rows.csv"),
+            TrainOptions(Choice(), data="rows.csv"),
             "--data with the jobs mrpc-guide, .*, expected --job with one",
         ),
         (
-            Options(Choice(), job="qwen-lora", data="rows.csv"),
+            TrainOptions(Choice(), job="qwen-lora", data="rows.csv"),
             "--data with the jobs qwen-lora, expected --job with one of mrpc-guide",
         ),
-        (Options(Choice(), job="mrpc-guide", data="none.csv"), "--data none.csv: no such file"),
+        (TrainOptions(Choice(), job="mrpc-guide", data="none.csv"), "--data none.csv: no such file"),
     ],
 )
-def test_bad_options_are_refused_before_the_build(options: Options, said: str) -> None:
+def test_bad_options_are_refused_before_the_build(options: TrainOptions, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         run.run(options)
 
@@ -112,7 +112,7 @@ def test_data_that_the_user_cannot_read_is_refused(
 
     file = tmp_path / "rows.csv"
     file.touch()
-    options = Options(Choice(), job="mrpc-guide", data=str(file))
+    options = TrainOptions(Choice(), job="mrpc-guide", data=str(file))
     assert run.plan(options).data == file
     with monkeypatch.context() as closing:
         closing.setattr(Path, closed, denied)
@@ -123,7 +123,7 @@ def test_data_that_the_user_cannot_read_is_refused(
 
 
 def test_a_plan_follows_from_the_options() -> None:
-    found = run.plan(Options(Choice(), job="tiny", recipe="ours", ranks="2,1,2", steps=3, repeats=1))
+    found = run.plan(TrainOptions(Choice(), job="tiny", recipe="ours", ranks="2,1,2", steps=3, repeats=1))
     assert (found.jobs, [recipe.name for recipe in found.recipes], found.ranks) == (("tiny",), ["ours"], (2, 1))
     assert found.flags == ("--seconds=15", "--steps=3")
 
