@@ -29,13 +29,13 @@ class LabelCount(torch.Tensor):
 
 
 def share(count: Any, parts: int) -> Any:
-    """`count` divided by `parts`, as a Count if it is a tensor."""
+    """`count` divided by `parts`, as a LabelCount if it is a tensor."""
     part = count / parts
     return part.as_subclass(LabelCount) if isinstance(part, torch.Tensor) else part
 
 
 def is_compiled(module: Any) -> bool:
-    """Whether torch.compile changes a module, which then does not accept a Count."""
+    """Whether torch.compile changes a module, which then does not accept a LabelCount."""
     return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 

@@ -108,7 +108,7 @@ class _Scale:
         return loss
 
     def _share(self, model: Any, count: Any, parts: int) -> Any:
-        """The count of one rank and step. torch.compile would not know the class of a Count."""
+        """The count of one rank and step. torch.compile would not know the class LabelCount."""
         from cpu_train_stack.adapt import loss_count
 
         may_cut = any(_WHOLE & names(function) for _, function in loss_functions(self._trainer))
