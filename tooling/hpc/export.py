@@ -65,6 +65,7 @@ def run(choice: Choice, form: str, output: str) -> None:
     with _draft(path) as draft:  # before the build, which can take minutes
         engine, image = choice.ensure()
         found = docker.read_image_at(engine.endpoint, image.id)
+        say(f"writing {output}")
         with _explained(path):
             _WRITERS[form](engine, found, draft)
             _check_new(path)  # another export may have written it

@@ -172,7 +172,7 @@ def bf16(flag: str, found: Mapping[str, Any]) -> Check:
     speed = f"{half:.0f} GFLOP/s in bf16, {single:.0f} in fp32 ({half / single:.1f} times)"
     detail = f"{flag}; {kernel or 'unknown kernel'}: {speed}"
     if half < single:
-        return Check("bf16", CheckStatus.WARNING, f"slower than fp32: {detail}", BF16_FIX)
+        return Check("bf16", CheckStatus.WARNING, f"not faster than fp32: {detail}", BF16_FIX)
     if flag != EMULATED and kernel and not any(name in kernel for name in NATIVE_KERNELS):
         fix = "unset ONEDNN_MAX_CPU_ISA (or DNNL_MAX_CPU_ISA), which hides instructions from oneDNN"
         return Check("bf16", CheckStatus.WARNING, f"the CPU's instructions are not used: {detail}", fix)

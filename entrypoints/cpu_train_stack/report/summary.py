@@ -46,7 +46,7 @@ class Summary:
                 f"{self.steps:,}" if self.steps or self.planned else NOTHING,
                 f"of {self.planned:,} planned" if self.planned else "",
             ),
-            Tile("Loss", number(self.loss), "training, the last logged" if self.loss is not None else ""),
+            Tile("Loss", number(self.loss), "training, the last steps" if self.loss is not None else ""),
             Tile(self.metric_name[:1].upper() + self.metric_name[1:], number(self.metric), "evaluation"),
             Tile("Samples/s", number(self.samples), "all ranks"),
             Tile("Useful tokens/s", number(self.tokens), "all ranks, without padding"),
@@ -124,9 +124,11 @@ def _shortened(text: str) -> str:
 
 
 def _loss(job: RecordedJob, result: Mapping[str, Any]) -> float | None:
-    loss = last_logged(job).get("loss", _number(result.get("train_loss_last")))
+    loss = _number(result.get("train_loss_last"))
     if loss is not None:
-        return loss
+        return loss  # as in the last line of `train`
+    if (logged := last_logged(job).get("loss")) is not None:
+        return logged
     last = [rank.steps[-1].loss for rank in job.ranks.values() if rank.steps]
     known = [one for one in last if one is not None]
     return sum(known) / len(known) if known else None

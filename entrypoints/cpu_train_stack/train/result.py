@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from cpu_train_stack import contract
 from cpu_train_stack.cli import packages
+from cpu_train_stack.cli.numbers import count
 from cpu_train_stack.records.origin import without_credentials
 from cpu_train_stack.records.record import finite
 from cpu_train_stack.train.output import folder
@@ -108,7 +109,8 @@ def _flags(task: TaskArguments) -> dict[str, Any]:
 
 def summary(document: dict[str, Any]) -> str:
     """One line for the user."""
-    parts = [f"{document['steps']} steps on {document['world_size']} ranks ({document['backend'] or 'no group'})"]
+    ranks = count(document["world_size"], "rank")
+    parts = [f"{count(document['steps'], 'step')} on {ranks} ({document['backend'] or 'no group'})"]
     if document["train_samples_per_second"] is not None:
         parts.append(f"{document['train_samples_per_second']:.1f} samples/s")
     if document["train_loss_first"] is not None:

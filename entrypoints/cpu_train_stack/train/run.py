@@ -115,6 +115,7 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
             merged = adapters.save_merged(trainer.model, setup.loaded.tokenizer, output)
             folder.share_weights(merged)
             result.write(output, {**document, "merged": str(merged)})
+        say(f"merged: {merged}")
     say(f"done: {result.summary(document)}; {path}")
     return code
 
