@@ -49,6 +49,8 @@ def run(command: Sequence[str]) -> None:
             "--privileged",  # for the engine inside
             "--network=host",
             "--volume=/var/lib/docker",
+            # Tests limit its disk, and keep engines in it: neither works in a container's own file system.
+            "--volume=/tmp",
             f"--volume={ROOT}:/checkout:ro",
             *_network(),
         ],
