@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -11,6 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+# Turn on loopback (SIOCSIFFLAGS, IFF_UP), without the program ip, which a bare Debian lacks.
+_WITH_LOOPBACK = """
+import fcntl, os, socket, struct, sys
+fcntl.ioctl(socket.socket(), 0x8914, struct.pack("16sh22x", b"lo", 1))
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
 
 
 class SecondEngine:
@@ -29,7 +37,7 @@ class SecondEngine:
         argv = ["dockerd", "--data-root", str(folder / "data"), "--exec-root", str(self.run / "exec")]
         argv += ["--pidfile", str(folder / "pid"), "--bridge=none", "--iptables=false", "--ip6tables=false"]
         argv += ["--ip-forward=false", "--group", str(os.getgid()), "--host", f"unix://{self.socket}"]
-        self._argv = ["unshare", "--net", "sh", "-c", 'ip link set lo up; exec "$@"', "sh", *argv]
+        self._argv = ["unshare", "--net", sys.executable, "-c", _WITH_LOOPBACK, *argv]
 
     def docker(self, *arguments: str, stdin: bytes | None = None) -> str:
         """The output of a docker command on this engine."""
