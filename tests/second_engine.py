@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
-# Turn on loopback (SIOCSIFFLAGS, IFF_UP), without the program ip, which a bare Debian lacks.
-_WITH_LOOPBACK = """
-import fcntl, os, socket, struct, sys
+# Python that turns on loopback (SIOCSIFFLAGS, IFF_UP), without the program ip, which a bare Debian lacks.
+LOOPBACK = """import fcntl, socket, struct
 fcntl.ioctl(socket.socket(), 0x8914, struct.pack("16sh22x", b"lo", 1))
+"""
+_WITH_LOOPBACK = f"""{LOOPBACK}
+import os, sys
 os.execvp(sys.argv[1], sys.argv[1:])
 """
 

@@ -18,6 +18,7 @@ import pytest
 
 from tests import containers
 from tests.cluster.slurm_cluster import docker
+from tests.second_engine import LOOPBACK
 from tooling.basis.paths import ROOT
 from tooling.basis.say import last_line
 from tooling.engine.decide import may_act
@@ -64,7 +65,7 @@ done
 mknod -m 0666 /mnt/tun c 10 200
 mount --bind /mnt/tun /dev/net/tun
 install -d -o {UID} -g {UID} -m 0700 {RUNTIME}
-ip link set lo up
+python3 -c '{LOOPBACK}'
 """
 HIDE_DOCKER = """
 for program in docker dockerd; do
