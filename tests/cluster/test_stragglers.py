@@ -93,8 +93,7 @@ def busy_neighbour(container: str, image: str) -> Iterator[None]:
 
 @contextmanager
 def slow_disk(container: str, folder: Path) -> Iterator[bool]:
-    """At most 2 MiB a second for the container's reads from the folder. False where the kernel has no such limit:
-    for folders of an overlay, for example."""
+    """Limit the container's reads from the folder to 2 MiB a second. False if the kernel cannot: in an overlay."""
     number = folder.stat().st_dev
     device, limit = f"{os.major(number)}:{os.minor(number)}", 2 << 20
     name = docker("inspect", "--format", "{{.Id}}", container)
@@ -179,7 +178,7 @@ def straggler(found: RecordedJob, phase: str) -> Straggler | None:
 def test_the_slowest_rank_is_named_with_the_cause(phase: str, phases: tuple[RecordedJob, bool]) -> None:
     recorded, is_slow = phases
     if phase == "reading" and not is_slow:
-        pytest.skip("the kernel cannot limit the reads from the data folder, which is on no disk of its own")
+        pytest.skip("the kernel cannot slow down reads of the data folder: it is not on a disk")
     found = straggler(recorded, phase)
     print(found.text if found else "none")
     if phase == "healthy":  # but other tests run on the same cores, and slow down memory, which no counter shows

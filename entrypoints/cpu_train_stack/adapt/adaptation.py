@@ -175,3 +175,8 @@ def is_plain(module: Any, expected: type) -> bool:
         and "forward" not in vars(module)
         and not any(getattr(module, name, None) for name in _HOOKS)
     )
+
+
+def is_compiled(module: Any) -> bool:
+    """Whether torch.compile has changed a module."""
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None

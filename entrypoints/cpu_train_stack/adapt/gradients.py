@@ -12,7 +12,7 @@ import functools
 from typing import Any
 from weakref import WeakSet
 
-from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, on_import
+from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, is_compiled, on_import
 from cpu_train_stack.cli import packages
 
 _RELEASES = Releases("transformers", "4.46")  # not tested with older ones
@@ -51,8 +51,8 @@ def exchange(model: Any, wanted: str | None) -> None:
         return
     if getattr(wrapped, "_comm_hooks", None) or wrapped.process_group != dist.group.WORLD:
         return
-    is_compiled = wrapped is not model or any(map(_is_compiled, wrapped.module.modules()))
-    found = None if is_compiled else word_rows.table(wrapped.module)
+    is_changed = wrapped is not model or any(map(is_compiled, wrapped.module.modules()))
+    found = None if is_changed else word_rows.table(wrapped.module)
     if found is None and wanted is None:
         return
     rows = word_rows.WordRows(found, wrapped) if found is not None else None
@@ -71,10 +71,6 @@ def exchange(model: Any, wanted: str | None) -> None:
 
     hook.__annotations__.clear()  # torch accepts no annotations or its own types, but not their names as texts
     wrapped.register_comm_hook(None, hook)
-
-
-def _is_compiled(module: Any) -> bool:
-    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 
 def _share_buckets(_situation: Situation, module: Any) -> None:

@@ -34,11 +34,6 @@ def share(count: Any, parts: int) -> Any:
     return part.as_subclass(LabelCount) if isinstance(part, torch.Tensor) else part
 
 
-def is_compiled(module: Any) -> bool:
-    """Whether torch.compile changes a module, which then does not accept a LabelCount."""
-    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
-
-
 def nearest(part: Any) -> Any:
     """The nearest whole number of labels, at least one, with the type of `part`."""
     whole = max(round(float(part)), 1)

@@ -29,6 +29,7 @@ from cpu_train_stack.adapt.adaptation import (
     Situation,
     after_creation,
     before_method,
+    is_compiled,
     on_import,
 )
 from cpu_train_stack.adapt.loss_code import attributes, loss_functions, names, own_method
@@ -112,7 +113,7 @@ class _Scale:
         from cpu_train_stack.adapt import loss_count
 
         may_cut = any(_WHOLE & names(function) for _, function in loss_functions(self._trainer))
-        if may_cut and any(map(loss_count.is_compiled, model.modules())):
+        if may_cut and any(map(is_compiled, model.modules())):
             self._report(f"a compiled model: {_ITEMS} has a fraction, which int() cuts off: divide by it as it is")
             may_cut = False
         if not may_cut:
@@ -188,7 +189,7 @@ class _Scale:
         own = accelerator.backward
 
         def backward(loss: Any, *arguments: Any, **options: Any) -> None:
-            # Trainer's own step, which the script's calls, divides by itself.
+            # If the script's step has called Trainer's own step, that has already divided the loss.
             is_divided = self._steps is not None or (bool(_STEPS & read) and self._is_part(loss.detach()))
             if not is_divided:
                 self._report(f"{name} is older than transformers 4.46: backward divides by accumulation steps")

@@ -1,4 +1,4 @@
-"""The progress that a TrainJob shows in its status, sent beside the training. Torch-free until used.
+"""The progress that a TrainJob shows in its status, sent from a thread. Torch-free until used.
 
 transformers posts it from Trainer's loop, and waits up to five seconds for each answer. A server that does not
 answer would stop all ranks half of the time.
@@ -50,7 +50,7 @@ def hook(_situation: Situation, module: Any) -> None:
 ADAPTATIONS = (
     Adaptation(
         NAME,
-        "the progress of a TrainJob is sent beside the training, which never waits for it",
+        "the progress of a TrainJob is sent from a thread: no step waits for the answer",
         (Releases("transformers", "5.0"),),
         on_import("transformers.integrations.integration_utils", hook),
         when="in a TrainJob whose operator asks for its progress",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError, path_hint
 
 SUFFIXES = (".yaml", ".yml", ".json")
 # An escaped pair of surrogates in JSON.
@@ -49,9 +49,7 @@ def read(name: str) -> list[ConfigEntry]:
         text = Path(name).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8"
-        raise UsageError(
-            f"config file '{name}' cannot be read ({reason}): check the path and the mount"
-        ) from error
+        raise UsageError(f"config file '{name}' cannot be read ({reason}): {path_hint(name)}") from error
     if name.endswith(".json"):
         text = _as_yaml(text)
     try:

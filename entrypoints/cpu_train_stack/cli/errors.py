@@ -39,8 +39,8 @@ def error_of_name(error: OSError, *more: int) -> UsageError | None:
     return UsageError(f"{shown}: {error.strerror}: check the path and its mode")
 
 
-def where(path: str) -> str:
-    """What to do about a path that does not exist: the usual mistake is a path of the host."""
+def path_hint(path: str) -> str:
+    """What to do about a path that does not exist. The usual mistake is a path of the host."""
     inside = Path(contract.DATA, Path(path).name)
     try:
         return f"did you mean '{inside}'?" if inside.exists() else "check the path and the mount"

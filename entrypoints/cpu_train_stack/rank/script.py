@@ -18,7 +18,7 @@ from pathlib import Path
 from cpu_train_stack import contract
 from cpu_train_stack.adapt import catalogue, process_group, single_rank
 from cpu_train_stack.adapt.adaptation import Situation
-from cpu_train_stack.cli.errors import UsageError, where
+from cpu_train_stack.cli.errors import UsageError, path_hint
 from cpu_train_stack.cli.options import (
     DEFAULT_TIMEOUT_SECONDS,
     default_backend,
@@ -104,7 +104,7 @@ def prepare(argv: Sequence[str]) -> Script:
     if not script.is_module and not os.path.isfile(script.target):  # noqa: PTH113 - Path raises for a long name
         raise UsageError(
             f"run: {script.target!r} is not a file, expected a Python script (or -m MODULE): "
-            f"{where(script.target)}"
+            f"{path_hint(script.target)}"
         )
     if not script.is_module:
         _check_text(Path(script.target))

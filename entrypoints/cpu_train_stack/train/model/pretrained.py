@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from cpu_train_stack.cli import packages
-from cpu_train_stack.cli.errors import UsageError, where
+from cpu_train_stack.cli.errors import UsageError, path_hint
 from cpu_train_stack.train.data.labels import REGRESSION
 from cpu_train_stack.train.data.types import Rows
 from cpu_train_stack.train.flags.arguments import TASKS, TaskArguments
@@ -64,7 +64,7 @@ def check_folder(name: str) -> None:
         raise UsageError(f"'{closed[0]}' cannot be read by user {os.getuid()}: change its mode (chmod -R a+rX)")
     if not folder.exists():
         if name.startswith(("/", ".", "~")) or name.count("/") > 1:
-            raise UsageError(f"model folder '{name}' does not exist: {where(name)}")
+            raise UsageError(f"model folder '{name}' does not exist: {path_hint(name)}")
         return
     if not folder.is_dir():
         raise UsageError(f"model '{name}' is a file, expected a folder with config.json and model.safetensors")

@@ -18,7 +18,7 @@ import datasets
 import huggingface_hub
 import torch
 import transformers
-from private_names import Moved, hook
+from private_names import MovedError, hook
 from transformers import HfArgumentParser, Trainer, TrainingArguments, trainer_pt_utils, trainer_utils
 
 from cpu_train_stack.adapt import old_apis, trainer_names
@@ -185,7 +185,7 @@ def offline_metrics() -> bool:
 
     hook(evaluate, "load", "path", "config_name", "module_type", "download_config", "download_mode", "revision")
     if evaluate.loading.load is not evaluate.load:
-        raise Moved("evaluate.load is not evaluate.loading.load")
+        raise MovedError("evaluate.load is not evaluate.loading.load")
     METRICS["accuracy"](keep_in_memory=True).compute(predictions=[0, 1], references=[0, 1])
     with contextlib.suppress(OSError, ConnectionError):
         evaluate.load("accuracy", download_config=datasets.DownloadConfig(local_files_only=True, max_retries=0))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import json
 import multiprocessing
 import os
@@ -22,7 +23,6 @@ import private_names
 import speed_ups
 import surroundings_of_ranks
 import torch
-import transformers.trainer_seq2seq
 
 from cpu_train_stack.adapt import catalogue, training_arguments
 from cpu_train_stack.adapt.adaptation import SEEN, Adaptation, Situation
@@ -89,6 +89,6 @@ def rows(names: list[str]) -> Iterator[dict[str, Any]]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    transformers.trainer_seq2seq  # noqa: B018 - imported once, for all canaries
+    importlib.import_module("transformers.trainer_seq2seq")  # once, for all canaries
     found = list(rows(sys.argv[1:]))
     print(json.dumps({"versions": catalogue.versions(), "rows": found}))

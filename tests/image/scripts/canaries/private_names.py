@@ -15,7 +15,7 @@ NAME = "private names"
 ROW = Adaptation(NAME, "", (Releases("transformers", "5.0"),), lambda _situation: None)
 
 
-class Moved(Exception):  # noqa: N818 - what an adaptation hooks is not an error of ours
+class MovedError(Exception):
     """What an adaptation hooks does not exist, or has another signature."""
 
 
@@ -55,16 +55,16 @@ def missing() -> list[str]:
 
 def are_there() -> bool:
     if lacking := missing():
-        raise Moved(", ".join(lacking))
+        raise MovedError(", ".join(lacking))
     return True
 
 
 def hook(owner: Any, name: str, *parameters: str) -> Any:
-    """What an adaptation hooks, with these parameters. Raises Moved if something is missing."""
+    """What an adaptation hooks, with these parameters. Raises MovedError if something is missing."""
     found = getattr(owner, name, None)
     if found is None:
-        raise Moved(f"{getattr(owner, '__name__', owner)} has no {name}")
+        raise MovedError(f"{getattr(owner, '__name__', owner)} has no {name}")
     own = inspect.signature(found).parameters if parameters else {}
     if lacking := [each for each in parameters if each not in own]:
-        raise Moved(f"{name} has no parameter {', '.join(lacking)}")
+        raise MovedError(f"{name} has no parameter {', '.join(lacking)}")
     return found

@@ -11,7 +11,7 @@ import accelerate
 import torch
 import transformers
 from accelerate import data_loader
-from private_names import Moved, hook
+from private_names import MovedError, hook
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel, Trainer, TrainerCallback
@@ -35,14 +35,14 @@ def config(family: str) -> Any:
 
 def attributes(owner: Any, *names: str) -> None:
     if lacking := [name for name in names if not hasattr(owner, name)]:
-        raise Moved(f"{type(owner).__name__} has no {', '.join(lacking)}")
+        raise MovedError(f"{type(owner).__name__} has no {', '.join(lacking)}")
 
 
 def skipped_padding() -> bool:
     functions = hook(transformers.modeling_utils, "ALL_ATTENTION_FUNCTIONS")
     hook(functions, "register")
     if not callable(functions[padding.ATTENTION]):
-        raise Moved(f"no attention is called {padding.ATTENTION}")
+        raise MovedError(f"no attention is called {padding.ATTENTION}")
     for family, (prefix, encoder) in no_padding.FAMILIES.items():
         module = modelling(family)
         hook(hook(module, f"{prefix}Model"), "forward", *ROWS)
@@ -70,7 +70,7 @@ def balanced_ranks() -> bool:
     hook(Trainer, "_run_epoch", "train_dataloader", "epoch")
     hook(data_loader, "SeedableRandomSampler")(range(2), data_seed=1)
     if "train_dataloader=train_dataloader" not in inspect.getsource(Trainer):
-        raise Moved("Trainer does not call _run_epoch with train_dataloader=...")
+        raise MovedError("Trainer does not call _run_epoch with train_dataloader=...")
     return True
 
 
@@ -79,7 +79,7 @@ def gradient_buckets() -> bool:
     options = accelerate.DistributedDataParallelKwargs()
     attributes(options, "gradient_as_bucket_view")
     if "ddp_handler" not in inspect.getsource(accelerate.Accelerator.prepare_model):
-        raise Moved("accelerate's prepare_model does not read ddp_handler")
+        raise MovedError("accelerate's prepare_model does not read ddp_handler")
     return not options.gradient_as_bucket_view
 
 
@@ -99,9 +99,9 @@ def output_layer() -> bool:
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(config("llama"))
     if not isinstance(inspect.getattr_static(PreTrainedModel, "loss_function"), property):
-        raise Moved("PreTrainedModel.loss_function is no property")
+        raise MovedError("PreTrainedModel.loss_function is no property")
     if model.loss_function is not loss:
-        raise Moved("the loss function of a Llama is not ForCausalLMLoss")
+        raise MovedError("the loss function of a Llama is not ForCausalLMLoss")
     model.loss_function = print
     del model._loss_function
     return model.loss_function is loss
@@ -120,7 +120,7 @@ def layers_of_decoders() -> bool:
         for norm in (layer.input_layernorm, layer.post_attention_layernorm):
             attributes(norm, "weight", "variance_epsilon")
             if type(norm) is not getattr(module, f"{prefix}RMSNorm"):
-                raise Moved(f"{prefix}DecoderLayer has other norms than {prefix}RMSNorm")
+                raise MovedError(f"{prefix}DecoderLayer has other norms than {prefix}RMSNorm")
         hook(getattr(module, f"{prefix}MLP"), "forward", "x")
         hook(getattr(module, f"{prefix}RMSNorm"), "forward", "hidden_states")
     return True
@@ -155,14 +155,14 @@ def lora() -> bool:
 
     hook(LoraLinear, "forward", "x")
     if "merge" not in vars(LoraLinear):  # its base has one that only raises
-        raise Moved("peft's Linear has no merge of its own")
+        raise MovedError("peft's Linear has no merge of its own")
     model = get_peft_model(torch.nn.Sequential(torch.nn.Linear(4, 4)), LoraConfig(target_modules=["0"], r=2))
     layer = next(module for module in model.modules() if isinstance(module, LoraLinear))
     names = ("base_layer", "lora_A", "lora_B", "lora_dropout", "scaling", "active_adapters", "disable_adapters")
     attributes(layer, *names, "merged", "get_base_layer")
     attributes(model, "peft_config", "get_base_model")
     if not hasattr(layer, "use_dora") and not hasattr(layer, "lora_variant"):
-        raise Moved("peft's Linear has neither use_dora nor lora_variant")
+        raise MovedError("peft's Linear has neither use_dora nor lora_variant")
     hook(Trainer, "train")
     return True
 

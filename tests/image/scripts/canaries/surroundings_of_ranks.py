@@ -18,7 +18,7 @@ import torch.distributed as dist
 import transformers
 from accelerate import Accelerator, data_loader, launchers
 from adapted_names import Halves, arguments
-from private_names import Moved, hook
+from private_names import MovedError, hook
 from transformers import Trainer, TrainingArguments
 
 from cpu_train_stack.adapt import launcher_variables, loss_scale
@@ -73,10 +73,10 @@ def launcher_names() -> bool:
     texts: Any = os.environ
     encoded: Any = os.environb
     if not isinstance(texts._data, dict) or texts._data is not encoded._data:
-        raise Moved("os.environ and os.environb do not share a dictionary")
+        raise MovedError("os.environ and os.environb do not share a dictionary")
     launcher_variables.supply(["CANARY"], lambda _name: "here")
     if os.environ.get("CANARY") != "here":
-        raise Moved("os.environ does not read missing variables with __missing__")
+        raise MovedError("os.environ does not read missing variables with __missing__")
     return True
 
 
@@ -114,7 +114,7 @@ def cpu_device() -> bool:
 def scaled_loss() -> bool:
     """The loss of a model that takes **kwargs is not divided by the accumulation steps."""
     if unknown := loss_scale.unknown_code(Trainer):
-        raise Moved(f"unknown code in {', '.join(sorted(unknown))}")
+        raise MovedError(f"unknown code in {', '.join(sorted(unknown))}")
     trainer = Trainer(Halves(), arguments(gradient_accumulation_steps=2))
     trainer.current_gradient_accumulation_steps = 2
     loss = trainer.training_step(trainer.model, {"labels": torch.ones(4)}, num_items_in_batch=torch.tensor(8))
@@ -134,7 +134,7 @@ def ragged_batches() -> bool:
     hook(data_loader, "concatenate", "data", "dim")
     hook(data_loader.DataLoaderDispatcher, "__iter__")
     if "concatenate(" not in inspect.getsource(data_loader.DataLoaderDispatcher):
-        raise Moved("DataLoaderDispatcher does not call concatenate")
+        raise MovedError("DataLoaderDispatcher does not call concatenate")
     data_loader.concatenate([{"a": torch.zeros(2, 3)}, {"a": torch.zeros(2, 3)}])
     try:
         data_loader.concatenate([{"a": torch.zeros(2, 3)}, {"a": torch.zeros(2, 4)}])

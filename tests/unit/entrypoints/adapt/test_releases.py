@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 import cpu_train_stack
-from cpu_train_stack.adapt import catalogue, private, training_arguments
+from cpu_train_stack.adapt import catalogue, private
 from cpu_train_stack.adapt.adaptation import SEEN, Adaptation, Releases, Situation
 
-CANARIES = Path(__file__).parents[3] / "image" / "scripts" / "canaries"
 PACKAGE = Path(cpu_train_stack.__file__).parent
 PRIVATE_NAME = re.compile(r"_[A-Za-z]\w*")
 # Python's own.
@@ -52,17 +51,6 @@ def test_one_of_several_packages_is_enough_and_an_obstacle_comes_after_them() ->
 
 def test_every_adaptation_was_seen_with_a_release_of_its_packages() -> None:
     assert {one.package for adaptation in catalogue.ALL for one in adaptation.releases} == {*SEEN}
-
-
-@pytest.mark.skipif(not CANARIES.is_dir(), reason="the canaries are not in the image")
-def test_every_adaptation_has_one_canary() -> None:
-    keys: list[str] = []
-    for path in CANARIES.glob("*.py"):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "CANARIES":
-                assert isinstance(node.value, ast.Dict)
-                keys += [str(key.value) for key in node.value.keys if isinstance(key, ast.Constant)]
-    assert sorted(keys) == sorted({one.name for one in catalogue.ALL} - {*training_arguments.OLD_FIELDS})
 
 
 def private_names(path: Path) -> set[str]:

@@ -1,5 +1,6 @@
 """`./inv dev canaries` without an image: its exit code, its output, and the releases of --newest."""
 
+import ast
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -7,11 +8,15 @@ from typing import Any
 import pytest
 from invoke.exceptions import Exit
 
+from cpu_train_stack.adapt import catalogue, training_arguments
 from cpu_train_stack.adapt.adaptation import SEEN
 from cpu_train_stack.cli.packages import release
+from tooling.basis.paths import ROOT
 from tooling.checks import canaries
 from tooling.pins import parse
 from tooling.wheels import resolve
+
+CANARIES = ROOT / "tests" / "image" / "scripts" / "canaries"
 
 
 def row(name: str, result: str) -> dict[str, Any]:
@@ -69,3 +74,13 @@ def test_the_newest_releases_are_built_as_with_set_and_given_ones_are_kept(
 def test_adaptations_were_seen_to_be_needed_with_the_releases_of_the_default_row() -> None:
     packages = parse.load().pin().packages
     assert {name for name, version in SEEN.items() if release(version) < release(packages[name])} == set()
+
+
+def test_every_adaptation_has_one_canary() -> None:
+    keys: list[str] = []
+    for path in CANARIES.glob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "CANARIES":
+                assert isinstance(node.value, ast.Dict)
+                keys += [str(key.value) for key in node.value.keys if isinstance(key, ast.Constant)]
+    assert sorted(keys) == sorted({one.name for one in catalogue.ALL} - {*training_arguments.OLD_FIELDS})
