@@ -18,6 +18,7 @@ RECORDS = (
     "CPU_TRAIN_STACK_RECORDS"  # a file in which a rank names its output folder, for the process that started it
 )
 WATCH = "CPU_TRAIN_STACK_WATCH"  # a folder in which the ranks of one mpirun job on this node leave their PIDs
+NODE_ENDS = "CPU_TRAIN_STACK_NODE_ENDS"  # a file that sshd creates when its container must end
 DRAIN = "CPU_TRAIN_STACK_DRAIN"  # a folder in which a launcher asks the ranks of its node to save and end
 # Variables that a user may set.
 RANKS_PER_NODE = "CPU_TRAIN_STACK_RANKS_PER_NODE"  # for a torchrun that a platform starts: replaces its number

@@ -198,7 +198,11 @@ def make_keys(image: str, folder: Path) -> None:
         path.chmod(0o644)
 
 
-def test_an_mpijobs_launcher_lets_the_ranks_save_their_work(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stopped", [-1, 1], ids=["the launcher", "a worker"])
+def test_an_mpijobs_ranks_save_their_work_on_a_drained_node(
+    cluster: Cluster, tmp_path: Path, stopped: int
+) -> None:
+    shutil.rmtree(cluster.claim / "long", ignore_errors=True)
     keys, config = tmp_path / "keys", tmp_path / "config"
     for folder in (keys, config):
         folder.mkdir()
@@ -206,5 +210,5 @@ def test_an_mpijobs_launcher_lets_the_ranks_save_their_work(cluster: Cluster, tm
     (job,) = documents("mpijob", LONG)
     workers, launcher = pods.mpijob_pods(job, keys, config)
     names = [cluster.start(pod) for pod in (*workers, launcher)]
-    assert drained(cluster, names[-1:], "$(job)-mpijob", names[-1]) > 0
+    assert drained(cluster, names[-1:], "$(job)-mpijob", names[stopped]) > 0
     assert ended(names[-1:]) == [contract.STOPPED_EXIT_CODE]

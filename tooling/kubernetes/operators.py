@@ -94,7 +94,7 @@ class MPIJob(ManifestRequest):
             resources=pods.resources(self),
             readinessProbe={"tcpSocket": {"port": contract.SSH_PORT}, "periodSeconds": 2},
             # Processes that sshd starts do not inherit its environment: the launcher sends the ranks' variables.
-            env=[{"name": "HOME", "value": TMP}],
+            env=[{"name": "HOME", "value": TMP}, pods.grace(self)],
         )
         launch = launchers.mpi_launch(self.command, variables=pods.environment(self))
         launcher = pods.container(self, "launcher", launch)

@@ -55,6 +55,12 @@ def resources(request: PodRequest) -> Document:
     return limits(str(request.cpus), request.memory)
 
 
+def grace(request: PodRequest) -> Document:
+    """The variable with the seconds that the ranks have to save. The last seconds are the launcher's."""
+    seconds = request.grace_seconds - min(STOP_SECONDS, request.grace_seconds // 3)
+    return {"name": contract.GRACE_SECONDS, "value": str(seconds)}
+
+
 def environment(request: PodRequest) -> dict[str, Any]:
     """The variables of the ranks: the stack's, the user's, and those with a value from a secret."""
     own = {
@@ -63,9 +69,7 @@ def environment(request: PodRequest) -> dict[str, Any]:
     }
     plain = {name: {"value": escape(value)} for name, value in {**own, **request.variables}.items()}
     job = {contract.IMAGE: {"value": request.reference}, contract.JOB: request.job_source}
-    job[contract.GRACE_SECONDS] = {
-        "value": str(request.grace_seconds - min(STOP_SECONDS, request.grace_seconds // 3))
-    }
+    job[contract.GRACE_SECONDS] = {"value": grace(request)["value"]}
     secret = {
         name: {"valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
         for name, (secret, key) in request.secret_variables.items()

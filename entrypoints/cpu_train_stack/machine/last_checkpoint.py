@@ -37,9 +37,9 @@ def grace_seconds(environ: Mapping[str, str]) -> int:
     return seconds
 
 
-def note(seconds: int) -> str:
+def note(seconds: int, cause: str = "SIGTERM") -> str:
     return (
-        f"note: SIGTERM: the ranks save a checkpoint within {seconds} s, and end; a second SIGTERM ends them now"
+        f"note: {cause}: the ranks save a checkpoint within {seconds} s, and end; a second SIGTERM ends them now"
     )
 
 

@@ -14,7 +14,7 @@ from cpu_train_stack import contract
 from cpu_train_stack.cli.say import say
 from cpu_train_stack.launch.failures import Failure, failed_rank, how_it_ended, report, report_signal
 from cpu_train_stack.launch.mpi import ssh
-from cpu_train_stack.launch.mpi.node_watch import CAN_SAVE
+from cpu_train_stack.launch.mpi.node_watch import CAN_SAVE, MUST_END
 from cpu_train_stack.launch.mpi.sessions import Nodes, SessionEvent
 from cpu_train_stack.machine import last_checkpoint, processes
 
@@ -63,9 +63,10 @@ class MpirunJob:
     ) -> None:
         """`grace_seconds`: of last_checkpoint."""
         self._process, self._nodes, self._signals, self._grace = process, nodes, signals, grace_seconds
-        self._can_save = False
+        self._can_save = self._is_cut = False
         self._saved_until: float | None = None
         self._failures: list[Failure] = []
+        self._ending_nodes: dict[int, Failure] = {}
         self._first: float | None = None
         self._exit_code: int | None = None
 
@@ -86,7 +87,9 @@ class MpirunJob:
         while self._take(timeout=0.0):
             pass
         has_saved = any(failure.exit_code == contract.STOPPED_EXIT_CODE for failure in self._failures)
-        has_finished = self._saved_until is not None and self._process.returncode == 0 and not self._failures
+        has_finished = not self._is_cut and self._process.returncode == 0 and not self._failures
+        if not has_saved and not has_finished:
+            self._failures += self._ending_nodes.values()
         if interrupted and not has_saved and not has_finished:
             return report_signal(interrupted)
         if not self._failures and self._process.returncode:
@@ -95,14 +98,20 @@ class MpirunJob:
         return self._report_once()
 
     def _is_stopped(self) -> bool:
-        """Whether a signal ends the job now. After the first SIGTERM, ranks that can save may take their time."""
-        if self._saved_until is None and self._can_save and self._grace and self._signals.number == signal.SIGTERM:
+        """Whether a signal ends the job now. After the first SIGTERM, here or on a node, ranks that can save
+        may take their time.
+        """
+        cause = next((node.text for node in self._ending_nodes.values()), None)
+        if self._signals.number:
+            cause = "SIGTERM" if self._signals.number == signal.SIGTERM else None
+        if self._saved_until is None and self._can_save and self._grace and cause:
             self._saved_until = time.monotonic() + self._grace
             self._nodes.ask_to_save()
-            say(last_checkpoint.note(self._grace))
+            say(last_checkpoint.note(self._grace, cause))
         if self._saved_until is None:
-            return self._signals.number != 0
-        return self._signals.count > 1 or time.monotonic() > self._saved_until
+            return self._signals.number != 0 or cause is not None
+        is_insistent = self._signals.count > 1 or self._signals.number not in (0, signal.SIGTERM)
+        return is_insistent or time.monotonic() > self._saved_until
 
     def _take(self, timeout: float) -> bool:
         """Note the next event. False if there is none within `timeout` seconds."""
@@ -114,6 +123,7 @@ class MpirunJob:
 
     def _note(self, event: SessionEvent) -> None:
         details = event.details
+        node = f"node {event.node_rank} ({self._nodes.hosts[event.node_rank]})"
         if event.state == CAN_SAVE:
             self._can_save = details["now"]
         elif event.state == "stopped":
@@ -130,8 +140,10 @@ class MpirunJob:
                 printed=details["code"] == contract.USAGE_EXIT_CODE,  # by rank 0, for all ranks
             )
             self._add(failure)
-        elif event.state == "lost":
-            node = f"node {event.node_rank} ({self._nodes.hosts[event.node_rank]})"
+        elif event.state == MUST_END:
+            text = f"{node} received SIGTERM"
+            self._ending_nodes[event.node_rank] = Failure(text, 128 + signal.SIGTERM, at=time.time())
+        elif event.state == "lost" and event.node_rank not in self._ending_nodes:
             silence = ssh.ALIVE_SECONDS * ssh.ALIVE_COUNT
             text = f"{node} is lost: its connection broke, or it did not respond for {silence} s"
             self._add(Failure(text, exit_code=1, head_start=LOST_HEAD_START))
@@ -150,6 +162,7 @@ class MpirunJob:
         """Stop mpirun, which passes SIGTERM to the ranks. If mpirun is killed, its helpers on the nodes do so."""
         try:
             if self._process.poll() is None:
+                self._is_cut = True
                 self._process.terminate()
                 self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:

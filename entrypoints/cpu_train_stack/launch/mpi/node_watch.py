@@ -3,6 +3,7 @@
 The launcher runs a watch on every node, over a separate ssh session. The watch prints "ready", then a line of
 JSON for each event, until its standard input ends: the job has ended, or the launcher is lost. Then the watch
 ends every remaining rank. Other input asks the ranks to save a checkpoint and end (last_checkpoint).
+The event MUST_END says that the node's container received SIGTERM (server).
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cpu_train_stack import contract
 from cpu_train_stack.machine import last_checkpoint, processes
 from cpu_train_stack.machine.cgroups import OutOfMemoryKills
 from cpu_train_stack.machine.files import write_atomic
 
-READY, CAN_SAVE = "ready", "can_save"
+READY, CAN_SAVE, MUST_END = "ready", "can_save", "must_end"
 POLL_SECONDS = 0.25
 # The ranks' time to exit after SIGTERM.
 STOP_SECONDS = 3.0
@@ -75,6 +77,7 @@ def read(folder: Path) -> dict[int, Member]:
 def _watch(folder: Path) -> None:
     members: dict[int, Member] = {}
     kills = OutOfMemoryKills()
+    ends = os.environ.get(contract.NODE_ENDS)
     is_open, can_save = True, False
     while is_open:
         readable, _, _ = select.select([sys.stdin], [], [], POLL_SECONDS)
@@ -85,6 +88,9 @@ def _watch(folder: Path) -> None:
         if can_save != (folder / last_checkpoint.READY).exists():
             can_save = not can_save
             _send({"state": CAN_SAVE, "now": can_save})
+        if ends and Path(ends).exists():
+            ends = None
+            _send({"state": MUST_END})
         for rank, now in read(folder).items():
             member = members.setdefault(rank, now)
             member.code, member.at = now.code, now.at

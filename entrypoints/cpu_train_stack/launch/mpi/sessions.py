@@ -32,7 +32,7 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class SessionEvent:
-    """A report of a node's watch (`state`: can_save, ended, stopped), or the loss of its session (lost)."""
+    """A report of a node's watch (`state`: can_save, must_end, ended, stopped), or its session's loss (lost)."""
 
     node_rank: int
     state: str

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,8 @@ from pathlib import Path
 from cpu_train_stack import contract
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.cli.options import option, parse_options, port_number
-from cpu_train_stack.launch.mpi import ssh_user
+from cpu_train_stack.launch.mpi import server, ssh_user
+from cpu_train_stack.machine.last_checkpoint import grace_seconds
 
 SERVER = "/usr/sbin/sshd"
 DEFAULT_KEYS = "/run/keys"
@@ -39,6 +39,7 @@ ALIVE_SECONDS, ALIVE_COUNT = 5, 3
 
 _HOST_KEYS = "ssh_host_*_key"
 _USER_KEYS = "id_*"
+_ENDS = "node-ends"
 
 
 @dataclass(frozen=True)
@@ -55,16 +56,17 @@ class Server:
 
 
 def main(argv: list[str]) -> int:
-    """Replace this process by OpenSSH's server. Raises UsageError if a key is missing, or if the user is root."""
+    """Run OpenSSH's server. Raises UsageError if a key is missing, or if the user is root."""
     options = parse_options(Server, argv, "sshd", "Accept ranks from mpi-launch in another container, over ssh.")
     if os.getuid() == 0:
         raise UsageError("sshd: running as root, expected another user: start the container without --user")
+    grace = grace_seconds(os.environ)
     folder = copy_keys(options.keys)
     config = folder / "sshd_config"
     user = ssh_user.this_user(folder, os.environ)
     config.write_text(server_config(folder, options.port, user.name), encoding="utf-8")
-    sys.stdout.flush()
-    os.execve(SERVER, [SERVER, "-D", "-e", "-f", str(config)], {**os.environ, **user.variables})
+    argv = [SERVER, "-D", "-e", "-f", str(config)]
+    return server.serve(argv, {**os.environ, **user.variables}, folder / _ENDS, grace)
 
 
 def copy_keys(keys: Path) -> Path:
@@ -121,6 +123,7 @@ def server_config(keys: Path, port: int, user: str) -> str:
         "PermitTunnel no",
         "PermitUserEnvironment no",
         "PermitUserRC no",
+        f"SetEnv {contract.NODE_ENDS}={keys / _ENDS}",
         "PrintMotd no",
         # A job opens several sessions to a node at once, and a restarted launcher opens them again.
         "MaxStartups 64",

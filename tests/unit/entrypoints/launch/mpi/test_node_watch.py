@@ -112,6 +112,15 @@ def test_a_killed_rank_is_reported_with_its_signal(watched: Callable[[], Watched
     assert watch.event()["code"] == -signal.SIGKILL
 
 
+def test_the_end_of_the_nodes_container_is_reported(
+    tmp_path: Path, watched: Callable[[], Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(contract.NODE_ENDS, str(tmp_path / "ends"))
+    watch = watched()
+    (tmp_path / "ends").touch()
+    assert watch.event() == {"state": "must_end"}
+
+
 def test_a_stopped_rank_is_reported_once(watched: Callable[[], Watched]) -> None:
     watch = watched()
     watch.start(0, "sleep", "60")

@@ -1,0 +1,46 @@
+"""OpenSSH's server of a node. After SIGTERM, the ranks of all nodes save a checkpoint before this node ends.
+
+A drained Kubernetes node, or `docker stop`, sends SIGTERM to the node's container. The node's watch reports it to
+the launcher (node_watch), which asks the ranks to save. The sessions go on until the job has ended. Torch-free.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def serve(argv: Sequence[str], environ: Mapping[str, str], ends: Path, seconds: int) -> int:
+    """Run the server until it ends. Returns its exit code.
+
+    After the first SIGTERM, the server accepts no new session and creates `ends`, and its sessions may go on
+    for `seconds`. After any other or a second signal, and with 0 seconds, the server ends at once.
+    """
+    sys.stdout.flush()
+    server = subprocess.Popen(argv, env=dict(environ))
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        server.terminate()  # it stops listening; its sessions stay
+        if number != signal.SIGTERM or ends.exists() or not seconds:
+            sys.exit(128 + number)
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # the sessions become children of this process
+        ends.touch()
+        signal.alarm(seconds)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
+        signal.signal(number, end)
+    code = server.wait()
+    try:
+        while ends.exists():
+            os.wait()
+    except ChildProcessError:
+        pass  # the last session has ended
+    return code
