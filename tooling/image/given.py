@@ -8,8 +8,8 @@ import tarfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
-from typing import Annotated, Any, cast
+from pathlib import Path, PurePosixPath
+from typing import IO, Annotated, Any, cast
 
 import requests
 from docker import DockerClient
@@ -36,7 +36,10 @@ _SILENCE_SECONDS = 600
 _DAMAGED = (OSError, EOFError, KeyError, TypeError, ValueError, tarfile.TarError, zlib.error)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]*")
 _CHUNK = 1 << 20
-_WITH_TAGS = ("manifest.json", "index.json", "repositories")
+# What stays of an archive's lists. Other keys may be tags: Go also reads them from "repotags".
+_LISTS = ("manifest.json", "index.json")
+_KEPT = ("Config", "Layers", "schemaVersion", "mediaType", "digest", "size", "platform")
+_ID = re.compile("sha256:[0-9a-f]{64}")
 _SUFFIXES = (".tar", ".tar.gz", ".tar.xz", ".tgz")
 
 
@@ -94,29 +97,47 @@ def _without_tags(path: Path) -> Iterator[bytes]:
 
     Links stay links. Engines clean the names of members, so `./manifest.json` is manifest.json.
     """
+    links = set()
     with tarfile.open(path) as archive:
         for member in archive:
-            content = archive.extractfile(member) if member.isreg() else None
-            name = posixpath.normpath(f"/{member.name}").lstrip("/")
-            if name in _WITH_TAGS and content is None:
+            content: IO[bytes] | None = archive.extractfile(member) if member.isreg() else None
+            plain = _plain(member)
+            is_list = plain.name in (*_LISTS, "repositories")
+            if (is_list and content is None) or links.intersection(map(str, PurePosixPath(plain.name).parents)):
                 raise UsageError(
-                    f"{path}: {member.name} is a link: expected a file of ./inv export --format docker"
+                    f"{path}: {member.name} is a link, or in one: expected a file of ./inv export --format docker"
                 )
-            if name in ("manifest.json", "index.json") and content:
-                document = parse_json(content.read(MOST_BYTES).decode())
-                for entry in document if isinstance(document, list) else document["manifests"]:
-                    entry.pop("annotations", None)
-                    if "RepoTags" in entry:
-                        entry["RepoTags"] = None
-                text = json.dumps(document).encode()
-                member.size, content = len(text), io.BytesIO(text)
-            elif name == "repositories":
+            if plain.name == "repositories":
                 continue
-            yield member.tobuf()
+            if member.issym() or member.islnk():
+                links.add(plain.name)
+            if is_list and content:
+                text = json.dumps(_untagged(parse_json(content.read(MOST_BYTES).decode()))).encode()
+                plain.size, content = len(text), io.BytesIO(text)
+            yield plain.tobuf()
             while content and (chunk := content.read(_CHUNK)):
                 yield chunk
-            yield b"\0" * (-member.size % tarfile.BLOCKSIZE if content else 0)
+            yield b"\0" * (-plain.size % tarfile.BLOCKSIZE if content else 0)
     yield b"\0" * (2 * tarfile.BLOCKSIZE)
+
+
+def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """The member with a header that every program reads in the same way."""
+    plain = tarfile.TarInfo(posixpath.normpath(f"/{member.name}").lstrip("/").partition("\0")[0])
+    plain.type = tarfile.REGTYPE if member.isreg() else member.type
+    plain.linkname, plain.mode = member.linkname, member.mode
+    plain.size = member.size if member.isreg() else 0
+    return plain
+
+
+def _untagged(document: Any) -> Any:
+    if isinstance(document, list):
+        return [_kept(entry) for entry in document]
+    return {**_kept(document), "manifests": [_kept(entry) for entry in document["manifests"]]}
+
+
+def _kept(entry: Any) -> dict[str, Any]:
+    return {key: entry[key] for key in _KEPT if key in entry}
 
 
 def of_pin(pin: Pin, engine: Engine) -> Image:
@@ -154,7 +175,10 @@ def _ids(path: Path) -> tuple[str, ...]:
             # Docker 25 and later write the index.
             index = _json(archive, "index.json") if "index.json" in archive.getnames() else {"manifests": []}
         configuration = "sha256:" + Path(entry["Config"]).name.removesuffix(".json")
-        return (configuration, *(manifest["digest"] for manifest in index["manifests"]))
+        ids = (configuration, *(manifest["digest"] for manifest in index["manifests"]))
+        if not all(map(_ID.fullmatch, ids)):
+            raise ValueError(ids)
+        return ids
     except PermissionError:
         raise UsageError(f"--image {path}: you may not read this file: change its mode or its owner") from None
     except _DAMAGED:

@@ -6,7 +6,7 @@ import json
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -88,7 +88,7 @@ def test_an_image_in_a_file_takes_no_tag(engine: Engine, tmp_path: Path) -> None
     with tarfile.open(fileobj=io.BytesIO(_Engine.archive)) as loaded:
         contents = {member.name: json.load(loaded.extractfile(member) or io.BytesIO()) for member in loaded}
     assert contents == {
-        "manifest.json": [{"Config": ID, "RepoTags": None, "Layers": []}],
+        "manifest.json": [{"Config": ID, "Layers": []}],
         "index.json": {"manifests": [{"digest": MANIFEST}]},
         "layer": layer,
     }
@@ -107,7 +107,7 @@ def test_links_stay_links_and_other_spellings_of_the_lists_take_no_tag(engine: E
     assert b"cpu-train-stack:2.13" not in _Engine.archive
     with tarfile.open(fileobj=io.BytesIO(_Engine.archive)) as loaded:
         names = {member.name: member.linkname for member in loaded}
-    assert names == {"manifest.json": "", "layer": "", "./manifest.json": "", "id/layer.tar": "../layer"}
+    assert names == {"manifest.json": "", "layer": "", "id/layer.tar": "../layer"}
 
 
 def test_a_list_that_is_a_link_is_refused(engine: Engine, tmp_path: Path) -> None:
@@ -177,3 +177,76 @@ def test_an_image_cannot_be_combined_with_what_builds_one() -> None:
 def test_one_line_names_every_mistake_in_the_options_of_an_image() -> None:
     with pytest.raises(UsageError, match=r"do not combine it with --pin.*; found --key .*; --engine is 'lxc'"):
         Choice(pin="2.13", image="stack.tar", key="cosign.pub", engine="lxc")
+
+
+def _named(more: dict[str, object]) -> bytes:
+    return json.dumps([{"Config": ID, "Layers": [], **more}]).encode()
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        pytest.param({"name": "manifest.json", "text": _named({"repoTAGS": ["evil:1"]})}, id="another case"),
+        pytest.param(
+            {"name": "manifest.json", "text": _named({"RepoTag\u017f": ["evil:1"]})}, id="a folded letter"
+        ),
+        pytest.param(
+            {
+                "name": "x",
+                "text": _named({"RepoTags": ["evil:1"]}),
+                "pax_headers": {"path": "manifest.json\0x"},
+            },
+            id="a zero byte ends the name",
+        ),
+        pytest.param(
+            {
+                "name": "x",
+                "text": _named({"RepoTags": ["evil:1"]}),
+                "pax_headers": {"path": "manifest.json", "GNU.sparse.name": "x"},
+            },
+            id="two names in the header",
+        ),
+    ],
+)
+def test_what_an_engine_may_take_for_the_list_takes_no_tag(
+    extra: dict[str, Any], engine: Engine, tmp_path: Path
+) -> None:
+    """Go compares keys without case, and reads some headers in other ways than Python."""
+    path = tmp_path / "stack.tar"
+    archive(path, ID)
+    with tarfile.open(path, "a") as stream:
+        member = tarfile.TarInfo(extra["name"])
+        member.size, member.pax_headers = len(extra["text"]), extra.get("pax_headers", {})
+        stream.addfile(member, io.BytesIO(extra["text"]))
+    try:
+        given.fetch(str(path), engine)
+    except UsageError:
+        return
+    with tarfile.open(fileobj=io.BytesIO(_Engine.archive)) as loaded:
+        for one in loaded:
+            assert one.name == "x" or b"evil" not in (loaded.extractfile(one) or io.BytesIO()).read()
+            assert not one.pax_headers
+
+
+def test_a_file_behind_a_link_is_refused(engine: Engine, tmp_path: Path) -> None:
+    """An engine unpacks it as manifest.json."""
+    path = tmp_path / "stack.tar"
+    archive(path, ID)
+    with tarfile.open(path, "a") as stream:
+        link = tarfile.TarInfo("x")
+        link.type, link.linkname = tarfile.SYMTYPE, "."
+        stream.addfile(link)
+        member = tarfile.TarInfo("x/manifest.json")
+        member.size = len(text := _named({"RepoTags": ["evil:1"]}))
+        stream.addfile(member, io.BytesIO(text))
+    with pytest.raises(UsageError, match=r"x/manifest\.json is a link, or in one"):
+        given.fetch(str(path), engine)
+
+
+@pytest.mark.parametrize(
+    ("config", "digest"), [(f"{ID}$x", MANIFEST), ("../x", MANIFEST), (ID, "a b"), (ID, 5), (ID, None)]
+)
+def test_an_id_that_no_image_has_is_refused(config: str, digest: object, tmp_path: Path) -> None:
+    image = archive(tmp_path / "stack.tar", config, {"manifests": [{"digest": digest}]})
+    with pytest.raises(UsageError, match="is not an archive with one image"):
+        given.name(image)
