@@ -54,7 +54,6 @@ def parse(text: str) -> Facts:
         key, _, rest = line.partition(" ")
         lines.setdefault(key, []).append(rest)
     uid, gid, home = lines["user"][0].split(" ", 2)
-    uid, gid = str(int(uid)), str(int(gid))
     connection = lines["ssh"][0].split()
     addresses = {}
     for line in lines.get("address", []):
@@ -62,12 +61,12 @@ def parse(text: str) -> Facts:
             addresses[str(ipaddress.IPv4Address(found[2]))] = _interface(found[1])
     ports = [line.split()[3].rpartition(":")[2] for line in lines.get("listening", [])]
     return Facts(
-        uid=uid,
-        gid=gid,
-        free_uid=str(int(lines["free"][0])),
+        uid=str(_count(uid)),
+        gid=str(_count(gid)),
+        free_uid=str(_count(lines["free"][0])),
         home=home,
-        free_bytes=int(lines["memory"][0].split()[0]) << 10,
-        cpus=int(lines["cpus"][0]),
+        free_bytes=_count(lines["memory"][0].split()[0]) << 10,
+        cpus=_count(lines["cpus"][0]),
         addresses={ip: name for ip, name in addresses.items() if not ipaddress.ip_address(ip).is_loopback},
         ssh_address=connection[2],
         ssh_port=_port(connection[3]),
@@ -77,7 +76,9 @@ def parse(text: str) -> Facts:
 
 
 def clock_offset(answer: str, sent: float, received: float) -> tuple[float, float]:
-    """How far a host's clock is ahead of this machine's, and the possible error, in seconds."""
+    """How far a host's clock is ahead of this machine's, and the possible error, in seconds. Raises ValueError."""
+    if not re.fullmatch(r"[0-9]{1,15}\.[0-9]+\s*", answer):  # float() also reads "nan", which is never too far off
+        raise ValueError(f"{answer!r} is not a time")
     return float(answer) - (sent + received) / 2, (received - sent) / 2
 
 
@@ -120,8 +121,15 @@ def _interface(name: str) -> str:
     return name
 
 
+def _count(text: str) -> int:
+    """Of digits that sums can be computed with, and printed."""
+    if not re.fullmatch("[0-9]{1,15}", text):
+        raise ValueError(f"{text[:50]!r} is not a number")
+    return int(text)
+
+
 def _port(text: str) -> str:
-    if not 1 <= int(text) <= 65535:
+    if not 1 <= _count(text) <= 65535:
         raise ValueError(f"{text!r} is not a port")
     return str(int(text))
 

@@ -131,6 +131,9 @@ def test_the_answer_of_a_host_is_parsed() -> None:
         ("10.0.0.1/24", "10.0.0.1.5/24"),
         ("user 1001", "user 1;id"),
         ("free 60578", "free 1;id"),
+        ("memory 16000000", f"memory -{'9' * 4000}"),
+        ("cpus 32", "cpus \u0663"),
+        ("cpus 32", f"cpus {'9' * 16}"),
     ],
 )
 def test_a_host_cannot_choose_the_text_of_a_command_on_another_host(old: str, new: str) -> None:
@@ -202,6 +205,9 @@ def test_only_the_first_host_of_the_job_needs_the_rendezvous_port() -> None:
 
 def test_a_clock_is_off_only_beyond_the_error_of_the_measurement() -> None:
     assert facts.clock_offset("105.5\n", 100.0, 101.0) == (5.0, 0.5)
+    for no_time in ("nan", "inf", "-1e999", "1_0.5", "\u0663.5"):
+        with pytest.raises(ValueError, match="is not a time"):
+            facts.clock_offset(no_time, 100.0, 101.0)
     assert judged(1, {"clock": 1.4, "clock_error": 0.5}) == []
 
 
