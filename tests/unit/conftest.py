@@ -14,8 +14,8 @@ settings.load_profile("unit")
 # The unit tests find only these programs on PATH: of Debian's essential packages, and git. A test that needs
 # another program fails on every machine, not only where the program is not installed.
 PROGRAMS = """
-bash cat cut date dirname echo env false find flock getopt git grep head id ln ls mkdir mount nice nohup readlink
-rm sed setsid sh sha256sum sleep tail tar taskset timeout touch tr true umount uname
+bash cat chmod cut date dirname echo env false find flock getopt git grep head id ln ls mkdir mount nice nohup
+readlink rm sed setsid sh sha256sum sleep tail tar taskset timeout touch tr true umount uname
 """
 _FOLDER = tempfile.TemporaryDirectory(prefix="cts-programs-")
 for name in PROGRAMS.split():

@@ -2,7 +2,7 @@
 
 import fcntl
 import os
-import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -60,12 +60,26 @@ def scratch(parent: Path, prefix: str = ".scratch-") -> Iterator[Path]:
     with locked(parent, waiting=lambda: None):
         for left in parent.glob(f"{prefix}*"):
             with suppress(OSError, LockedError), locked(left, waiting=None):
-                shutil.rmtree(left)
-        folder = tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True)
+                _remove(left)
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         mine = ExitStack()
-        mine.enter_context(locked(Path(folder.name), waiting=None))
-    with folder, mine:
-        yield Path(folder.name)
+        mine.enter_context(locked(folder, waiting=None))
+    try:
+        with mine:
+            yield folder
+    finally:
+        _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Delete a folder with any content, as of an image. For shutil, folders can be nested too deeply."""
+
+    def run(*command: str) -> int:
+        return subprocess.run([*command, "--", folder], stderr=subprocess.DEVNULL, check=False).returncode
+
+    if run("rm", "-rf") != 0:  # folders that may not be written to
+        run("chmod", "-R", "u+rwX")
+        run("rm", "-rf")
 
 
 class LockedError(Exception):

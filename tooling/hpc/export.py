@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import stat
 import subprocess
 import tarfile
 import tempfile
@@ -152,11 +151,7 @@ def _complete(image: LocalImage, path: Path) -> None:
 
 def _remove_devices(folder: Path) -> None:
     """Remove the devices that an image brings: root's tar would create them for every user of this machine."""
-    for _, _, names, opened in os.fwalk(folder):
-        for name in names:
-            kind = os.stat(name, dir_fd=opened, follow_symlinks=False).st_mode
-            if stat.S_ISBLK(kind) or stat.S_ISCHR(kind):
-                os.unlink(name, dir_fd=opened)
+    _piped(["find", str(folder), "(", "-type", "b", "-o", "-type", "c", ")", "-delete"])
 
 
 def _apptainer(engine: Engine, image: LocalImage, path: Path) -> None:

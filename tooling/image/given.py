@@ -97,7 +97,7 @@ def _without_tags(path: Path) -> Iterator[bytes]:
 
     Links stay links. Engines clean the names of members, so `./manifest.json` is manifest.json.
     """
-    links = set()
+    links: set[str] = set()
     with tarfile.open(path) as archive:
         for member in archive:
             content: IO[bytes] | None = archive.extractfile(member) if member.isreg() else None
