@@ -119,7 +119,7 @@ def _mutated(text: str, chance: random.Random) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_no_content_of_a_jobs_files_ends_a_reader_with_a_traceback(tmp_path: Path) -> None:
     texts = {path: path.read_text() for path in write(tmp_path)}
     read(tmp_path)

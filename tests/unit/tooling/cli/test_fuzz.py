@@ -50,7 +50,7 @@ def _without_the_task(target: Callable[..., object], values: Mapping[str, object
 _CALL = options._call
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_no_arguments_end_in_a_traceback_or_take_long(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
