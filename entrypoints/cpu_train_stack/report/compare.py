@@ -130,7 +130,8 @@ def _final(result: Mapping[str, Any]) -> dict[str, float]:
     """The metrics of the final weights."""
     found = result.get("metrics")
     items = found.items() if isinstance(found, dict) else ()
-    return {name: value for name, value in items if summary.is_metric(name) and isinstance(value, (int, float))}
+    numbers = {name: summary.finite(value) for name, value in items if summary.is_metric(name)}
+    return {name: value for name, value in numbers.items() if value is not None}
 
 
 def _charts(runs: Sequence[Run]) -> list[Block]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -76,8 +77,8 @@ def of(job: RecordedJob, result: Mapping[str, Any]) -> Summary:
         _loss(job, result),
         name,
         metric,
-        _number(result.get("train_samples_per_second")) or samples,
-        _number(result.get("train_tokens_per_second")) or tokens,
+        finite(result.get("train_samples_per_second")) or samples,
+        finite(result.get("train_tokens_per_second")) or tokens,
     )
 
 
@@ -85,7 +86,7 @@ def last_logged(job: RecordedJob) -> dict[str, float]:
     """The last value of everything that Trainer logged."""
     found: dict[str, float] = {}
     for log in job.first.logs:
-        found.update({name: value for name, value in log.values.items() if _number(value) is not None})
+        found.update({name: value for name, value in log.values.items() if finite(value) is not None})
     return found
 
 
@@ -124,7 +125,7 @@ def _shortened(text: str) -> str:
 
 
 def _loss(job: RecordedJob, result: Mapping[str, Any]) -> float | None:
-    loss = _number(result.get("train_loss_last"))
+    loss = finite(result.get("train_loss_last"))
     if loss is not None:
         return loss  # as in the last line of `train`
     if (logged := last_logged(job).get("loss")) is not None:
@@ -136,7 +137,7 @@ def _loss(job: RecordedJob, result: Mapping[str, Any]) -> float | None:
 
 def _metric(job: RecordedJob, result: Mapping[str, Any]) -> tuple[str, float | None]:
     """The name and value of the metric after training."""
-    name, value = result.get("metric_name"), _number(result.get("metric_after"))
+    name, value = result.get("metric_name"), finite(result.get("metric_after"))
     if isinstance(name, str) and value is not None:
         return name, value
     found = metrics(job)
@@ -177,5 +178,7 @@ def _setting(job: RecordedJob, wanted: str) -> str:
     return str(found or "")
 
 
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+def finite(value: Any) -> float | None:
+    """The number; None for anything else, and for an integer that no float can have."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and abs(value) <= sys.float_info.max else None

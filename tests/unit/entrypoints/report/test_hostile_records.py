@@ -132,6 +132,14 @@ def test_no_content_of_a_jobs_files_ends_a_reader_with_a_traceback(tmp_path: Pat
         path.write_text(texts[path])
 
 
+def test_an_integer_that_no_float_can_have_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path)
+    for key in ("train_loss_last", "metric_after", "metrics"):
+        value = {"eval_f1": 10**400} if key == "metrics" else 10**400
+        (tmp_path / "result.json").write_text(json.dumps({"metric_name": "f1", key: value}))
+        read(tmp_path)
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["_records/rank-00000.jsonl", "_records", "result.json", "forecast.json"])
 @pytest.mark.parametrize("kind", ["fifo", "device", "link", "folder", "enormous"])
