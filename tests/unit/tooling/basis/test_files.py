@@ -147,8 +147,11 @@ def test_the_scratch_folder_of_a_killed_command_is_deleted_and_that_of_a_running
 
 def test_a_scratch_folder_is_deleted_whatever_was_unpacked_there(tmp_path: Path) -> None:
     """An image may have a thousand folders in each other, which shutil cannot delete."""
-    with scratch(tmp_path) as folder:
-        subprocess.run(["mkdir", "-p", "/".join([*["d"] * 1500, "locked"])], cwd=folder, check=True)
-        (folder / "closed/inner").mkdir(parents=True)
-        (folder / "closed").chmod(0)
-    assert [*tmp_path.iterdir()] == []
+    try:
+        with scratch(tmp_path) as folder:
+            subprocess.run(["mkdir", "-p", "/".join(["d"] * 1500)], cwd=folder, check=True)
+            (folder / "closed/inner").mkdir(parents=True)
+            (folder / "closed").chmod(0)
+        assert [*tmp_path.iterdir()] == []
+    finally:  # pytest cannot delete it either
+        subprocess.run(["rm", "-rf", tmp_path], check=True)

@@ -126,15 +126,16 @@ def test_devices_are_left_out_where_only_root_can_make_them(tmp_path: Path) -> N
 
 
 def test_devices_are_removed_from_folders_of_any_depth(tmp_path: Path) -> None:
-    deep = "/".join(["d"] * 1500)
-    subprocess.run(["mkdir", "-p", deep], cwd=tmp_path, check=True)
-    if os.geteuid() == 0:
-        os.mknod(tmp_path / "d/null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
-    (tmp_path / "d/link").symlink_to("/dev/null")
-    export._remove_devices(tmp_path)
-    assert not (tmp_path / "d/null").exists()
-    assert (tmp_path / "d/link").is_symlink()
-    subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)  # pytest cannot delete it
+    try:
+        subprocess.run(["mkdir", "-p", "/".join(["d"] * 1500)], cwd=tmp_path, check=True)
+        if os.geteuid() == 0:
+            os.mknod(tmp_path / "d/null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        (tmp_path / "d/link").symlink_to("/dev/null")
+        export._remove_devices(tmp_path)
+        assert not (tmp_path / "d/null").exists()
+        assert (tmp_path / "d/link").is_symlink()
+    finally:  # pytest cannot delete it
+        subprocess.run(["rm", "-rf", tmp_path], check=True)
 
 
 @pytest.fixture
