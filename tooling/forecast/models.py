@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cpu_train_stack.machine.files import parse_json
+from cpu_train_stack.machine.files import parse_json, read_given
 from tooling.basis.errors import UsageError
 
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kmb]?)", re.I)
@@ -143,7 +143,7 @@ def find(text: str) -> Model:
 def read(file: Path) -> Model:
     """Read a config.json. Raises UsageError for unknown kinds of models."""
     try:
-        config = parse_json(file.read_text(encoding="utf-8"))
+        config = parse_json(read_given(file))
     except (OSError, ValueError) as error:
         raise UsageError(f"--model {file}: {error}: expected a model's config.json") from None
     if not isinstance(config, dict):

@@ -10,6 +10,7 @@ from typing import Annotated
 from cpu_train_stack import contract
 from cpu_train_stack.launch.mpi import hostfile
 from cpu_train_stack.launch.mpi.hostfile import HostfileEntry
+from cpu_train_stack.machine import files
 from tooling.basis.errors import MOST_RANKS, UsageError, check_all, check_at_least
 from tooling.basis.identity import IDENTITY
 from tooling.cluster import compose, up
@@ -148,7 +149,7 @@ def read_hosts(path: Path) -> tuple[HostfileEntry, ...]:
     The image's mpi-launch reads the same grammar. Ports, keys and jump hosts come from the ssh configuration.
     """
     try:
-        return hostfile.parse(path.read_text(encoding="utf-8").splitlines(), "line", users=True)
+        return hostfile.parse(files.read_given(path).splitlines(), "line", users=True)
     except FileNotFoundError:
         raise UsageError(
             f"--hosts {path} does not exist: expected a file with a host's name on each line"

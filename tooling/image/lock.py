@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cpu_train_stack.machine.files import parse_json
+from cpu_train_stack.machine.files import parse_json, read_given
 from tooling.basis.errors import UsageError
 from tooling.basis.files import write_atomic
 from tooling.basis.say import say
@@ -39,7 +39,7 @@ def write(lock: ImageLock, path: Path) -> None:
 def read(path: Path) -> ImageLock:
     """Read a file that ./inv push wrote. Raises UsageError if it is another file."""
     try:
-        document = parse_json(path.read_text(encoding="utf-8"))
+        document = parse_json(read_given(path))
         lock = ImageLock(**document)
         texts = (lock.image, lock.tag, lock.pin, lock.revision, lock.sbom_sha256)
         if not all(isinstance(text, str) for text in texts) or not isinstance(lock.labels, dict):

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
+from cpu_train_stack.machine.files import read_given
 from tooling.basis import files
 from tooling.basis.errors import UsageError
 
@@ -154,7 +155,7 @@ class _Collector:
 
     def _file(self, path: Path, where: str) -> None:
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_given(path)
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
             self.mistakes.append(f"{where} cannot be read: {why}; expected a requirements file")

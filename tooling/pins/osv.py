@@ -11,7 +11,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from cpu_train_stack.machine.files import parse_json
+from cpu_train_stack.machine.files import parse_json, read_given
 from tooling.basis.errors import UsageError
 
 ECOSYSTEM = "PyPI"
@@ -91,7 +91,7 @@ def find(versions: Mapping[str, str], records: Iterable[OsvRecord]) -> list[Know
 
 def _read_file(file: Path) -> OsvRecord | None:
     try:
-        document = parse_json(file.read_text(encoding="utf-8"))
+        document = parse_json(read_given(file))
         if document.get("withdrawn"):
             return None
         text = document.get("summary") or document.get("details") or ""

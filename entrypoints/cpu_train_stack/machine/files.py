@@ -62,6 +62,15 @@ def read_below(folder: Path, name: str, most: int = MOST_BYTES) -> str:
     return content.decode("utf-8", errors="replace")
 
 
+def read_given(path: Path) -> str:
+    """The text of a file that a user named. Raises OSError for one without an end, such as /dev/zero."""
+    with path.open(encoding="utf-8") as file:
+        text = file.read(MOST_BYTES + 1)
+    if len(text) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"has more than {MOST_BYTES:,} bytes", str(path))
+    return text
+
+
 def parse_json(text: str) -> Any:
     """The JSON document. Raises ValueError for any other text, also for one with too many nested lists."""
     try:
