@@ -113,8 +113,10 @@ def projects_of_networks(endpoint: str) -> set[str]:
 
 
 def _networks(client: DockerClient, project: str = "") -> list[Network]:
+    """The networks of a project, or of every project. Compose also uses one of its name with other labels."""
     found = client.networks.list(filters={"label": f"{PROJECT_LABEL}={project}" if project else PROJECT_LABEL})
-    return list(found)
+    named = client.networks.list(names=[f"{project}_cluster"]) if project else []
+    return [*found, *(one for one in named if one.name == f"{project}_cluster" and one not in found)]
 
 
 def _use(network: Network) -> str:

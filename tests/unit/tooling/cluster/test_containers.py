@@ -209,14 +209,15 @@ def test_an_image_that_was_removed_before_the_start_is_named_with_the_fix(
 class _Networks:
     """The networks of an engine. One that a container uses cannot be removed."""
 
-    def __init__(self, internal: bool, users: dict[str, Any]) -> None:
-        attributes = {"Internal": internal, "Containers": users, "Labels": {nodes.PROJECT_LABEL: "p"}}
+    def __init__(self, internal: bool, users: dict[str, Any], labels: dict[str, str]) -> None:
+        attributes = {"Internal": internal, "Containers": users, "Labels": labels}
         self.one = Mock(attrs=attributes, remove=self._remove)
         self.one.name = "p_cluster"
         self.found = [self.one]
 
-    def list(self, **_: object) -> list[Any]:
-        return [*self.found]
+    def list(self, filters: object = None, names: object = None) -> list[Any]:
+        labelled = nodes.PROJECT_LABEL in self.one.attrs["Labels"]
+        return [one for one in self.found if names == ["p_cluster"] or (filters and labelled)]
 
     def _remove(self) -> None:
         if self.one.attrs["Containers"]:
@@ -224,18 +225,27 @@ class _Networks:
         self.found.clear()
 
 
+@pytest.mark.parametrize(
+    "labels", [{nodes.PROJECT_LABEL: "p"}, {"com.docker.compose.network": "cluster"}], ids=["own", "foreign"]
+)
 @pytest.mark.parametrize("users", [{}, {"1": {"Name": "foreign"}}], ids=["unused", "used"])
 def test_a_leftover_network_is_removed_or_named_and_never_used_again(
-    users: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    users: dict[str, Any],
+    labels: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     """Compose would reuse it: a job with --offline would reach every other network."""
-    networks = _Networks(False, users)
+    networks = _Networks(False, users, labels)
     api = SimpleNamespace(containers=lambda **_: [])
     client = SimpleNamespace(networks=networks, api=api, close=lambda: None, info=lambda: DOCKER)
     monkeypatch.setattr(containers, "connect", lambda *_: client)
     containers.remove("p", "unix:///engine")
     said = capsys.readouterr().err
-    assert containers.projects_of_networks("unix:///engine") == ({"p"} if users else set())
+    assert containers.projects_of_networks("unix:///engine") == (
+        {"p"} if users and nodes.PROJECT_LABEL in labels else set()
+    )
     document: dict[str, Any] = {"name": "p", "services": {}, "networks": {"cluster": {"internal": True}}}
     if users:
         assert "network p_cluster of an earlier cluster is used by foreign" in said
