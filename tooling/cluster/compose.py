@@ -155,7 +155,7 @@ def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, 
     common: dict[str, Any] = {"image": spec.image, "user": f"{uid}:{gid}", "labels": LABELS}
     if groups := users.container_groups():
         common["group_add"] = groups
-    environment = {key: None if value is None else _escape(value) for key, value in spec.environment.items()}
+    environment = {key: None if value is None else escape(value) for key, value in spec.environment.items()}
     environment = {contract.GRACE_SECONDS: "0", **environment}  # ./inv stop and ctrl-C end the job at once
     limits: dict[str, str | int] = {"shm_size": shm_bytes(spec.ranks_per_node, shared_memory.online_cpus())}
     if spec.memory:
@@ -187,7 +187,7 @@ def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, 
             master_addr=spec.node_names[0],
             master_port=contract.MASTER_PORT,
         )
-        services[name] |= {"command": [_escape(word) for word in launch], "environment": environment}
+        services[name] |= {"command": [escape(word) for word in launch], "environment": environment}
     if spec.launcher == "mpirun":
         launch = launchers.mpi_launch(
             spec.command,
@@ -200,7 +200,7 @@ def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, 
             "extends": "mpirun.yaml",
             "hostname": LAUNCHER,
             **common,
-            "command": [_escape(word) for word in launch],
+            "command": [escape(word) for word in launch],
             "environment": environment,
             "volumes": _key_volumes(keys, LAUNCHER),
         }
@@ -237,18 +237,18 @@ def _key_volumes(keys: Path, service: str) -> list[dict[str, Any]]:
 def _volume(mount: Mount) -> dict[str, Any]:
     return {
         "type": "bind",
-        "source": _escape(str(mount.source)),
+        "source": escape(str(mount.source)),
         "target": mount.target,
         "read_only": mount.read_only,
         "bind": {"create_host_path": False},
     }
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
     """Compose substitutes variables after a dollar sign unless the sign is doubled."""
     return text.replace("$", "$$")
 
 
 def unescape(text: str) -> str:
-    """The text before `_escape`."""
+    """The text before `escape`."""
     return text.replace("$$", "$")

@@ -20,7 +20,7 @@ from docker.types import Mount, NetworkingConfig
 from tooling.basis import yaml
 from tooling.basis.errors import EngineLostError, UsageError
 from tooling.basis.say import last_line, say
-from tooling.cluster.compose import complete, unescape
+from tooling.cluster.compose import complete, escape, unescape
 from tooling.cluster.nodes import PROJECT_LABEL, SERVICE_LABEL, detect_lost_engine
 from tooling.engine import docker, find, podman
 from tooling.engine.client import connect
@@ -178,7 +178,7 @@ def adapt(service: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]
 def _set_affinity(client: DockerClient, service: dict[str, Any]) -> None:
     if cpus := service.pop("affinity", None):
         own = client.images.get(service["image"]).attrs["Config"].get("Entrypoint") or []
-        service["entrypoint"] = ["taskset", "--cpu-list", cpus, *own]
+        service["entrypoint"] = ["taskset", "--cpu-list", cpus, *map(escape, own)]
 
 
 def _create(client: DockerClient, project: str, name: str, service: Mapping[str, Any], network: str) -> str:
@@ -212,7 +212,7 @@ def _create(client: DockerClient, project: str, name: str, service: Mapping[str,
         name=f"{project}-{name}-1",
         hostname=service["hostname"],
         user=service["user"],
-        entrypoint=service.get("entrypoint"),
+        entrypoint=[unescape(word) for word in service.get("entrypoint", ())] or None,
         environment=_environment(service["environment"]),
         labels={**service["labels"], PROJECT_LABEL: project, SERVICE_LABEL: name},
         stop_timeout=int(service["stop_grace_period"].removesuffix("s")),

@@ -24,7 +24,7 @@ def container_user() -> tuple[int, int]:
         return os.geteuid(), _own_group()
     caller, group = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
     if re.fullmatch("[1-9][0-9]{0,8}", caller) and re.fullmatch("[1-9][0-9]{0,8}", group):
-        return int(caller), int(group)
+        return int(caller), _NO_GROUP if name_of(int(group)) in _LIKE_ROOT else int(group)
     free = next(
         uid for uid in itertools.chain((_IMAGES_USER,), itertools.count(_FIRST_FREE)) if not _has_account(uid)
     )

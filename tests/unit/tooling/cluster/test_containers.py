@@ -113,15 +113,17 @@ def test_a_group_like_root_is_not_the_containers_after_newgrp(
         ((0,), {}, (1000, 1000)),
         ((0, 1000, 60578), {}, (60579, 60579)),
         ((0, 1000), {"SUDO_UID": "1000", "SUDO_GID": "100"}, (1000, 100)),
+        ((0, 1000), {"SUDO_UID": "1000", "SUDO_GID": "27"}, (1000, 65534)),
         ((0, 1000), {"SUDO_UID": "0", "SUDO_GID": "0"}, (60578, 60578)),
     ],
-    ids=["no account", "accounts", "sudo", "sudo of root"],
+    ids=["no account", "accounts", "sudo", "sudo after newgrp docker", "sudo of root"],
 )
 def test_no_user_has_the_uid_of_roots_containers(
     accounts: tuple[int, ...], sudo: dict[str, str], expected: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(pwd, "getpwuid", dict.fromkeys(accounts, "an account").__getitem__)
+    monkeypatch.setattr(users, "name_of", {27: "docker"}.get)
     for name in ("SUDO_UID", "SUDO_GID"):
         monkeypatch.delenv(name, raising=False)
         if name in sudo:
@@ -138,6 +140,14 @@ def test_a_node_may_read_the_hosts_folders_under_selinux() -> None:
 def test_without_cpusets_the_affinity_gives_a_node_its_cores(info: dict[str, Any]) -> None:
     adapted = adapt(service(), info)
     assert ("cpuset" in adapted, adapted["affinity"]) == (False, "2")
+
+
+def test_an_image_cannot_read_the_callers_variables_in_its_entrypoint() -> None:
+    """Compose would replace them."""
+    image = SimpleNamespace(attrs={"Config": {"Entrypoint": ["sh", "-c", "echo ${SECRET}"]}})
+    its: dict[str, Any] = {"affinity": "2", "image": "x"}
+    containers._set_affinity(Mock(images=Mock(get=lambda _: image)), its)
+    assert its["entrypoint"] == ["taskset", "--cpu-list", "2", "sh", "-c", "echo $${SECRET}"]
 
 
 def test_a_memory_limit_that_the_engine_would_ignore_is_refused() -> None:
