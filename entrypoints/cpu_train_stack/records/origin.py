@@ -25,12 +25,18 @@ _AGENT_FILE = "TORCHELASTIC_ERROR_FILE"
 _AGENT_FOLDER = re.compile(r"(.+)/attempt_\d+/")
 # A flag or a key whose value is not recorded.
 _SECRET = re.compile(
-    r"token$|secret|passw|passphrase|credential|bearer|authorization|(^|[_-])(auth|pat|pwd)$"
-    r"|(api|access|private|wandb|account|signing|encryption|ssh)[_-]?key",
+    r"token$|secret|passw|passphrase|passcode|credential|bearer|authorization|cookie|connection[_-]?string"
+    r"|(^|[_-])(auth|oauth|jwt|otp|pass|pat|pw|pwd|sas)$"
+    r"|(api|access|private|client|license|wandb|comet|account|signing|encryption|ssh)[_-]?key",
     re.IGNORECASE,
 )
 # In a header that is one argument.
-_HEADER = re.compile(r"((?:authorization\s*:|\bbearer\s)\s*)\S.*", re.IGNORECASE)
+_HEADER = re.compile(r"((?:authorization\s*:|cookie\s*:|\bbearer\s)\s*)\S.*", re.IGNORECASE)
+# The keys of other headers, of JSON and of lists such as "a=1;b=2" in an argument, and a value.
+_KEY = re.compile(r"([\w-]+)[\"']?\s*[:=]")
+_VALUE = r"[\"']?\s*[:=]\s*)(\"[^\"]*\"|'[^']*'|[^\s,;&\"'}]+)"
+# What Hugging Face, GitHub, GitLab, AWS and Slack begin their tokens with.
+_TOKEN = re.compile(r"\b(hf_|gh[a-z]_|github_pat_|glpat-|AKIA|xox[a-z]-)[A-Za-z0-9_-]{12,}")
 # Of an address: user name with password, which may have a slash. The query or fragment, which may be a signature.
 _USER = re.compile(r"(?<=://)(?:[^\s/]*|[^\s/:@]+:[^\s@]*)@")
 _QUERY = re.compile(r"([?#])[^\s'\"]+")
@@ -98,9 +104,16 @@ def without_secrets(command: Sequence[str]) -> list[str]:
     for word in map(without_credentials, command):
         name, equals, _ = word.partition("=")
         is_secret = _SECRET.search(name.strip("-")) is not None and (word.startswith("-") or bool(equals))
-        shown.append(_HIDDEN if hide_next else f"{name}={_HIDDEN}" if is_secret and equals else word)
+        shown.append(_HIDDEN if hide_next else f"{name}={_HIDDEN}" if is_secret and equals else _inside(word))
         hide_next = is_secret and not equals
     return shown
+
+
+def _inside(word: str) -> str:
+    """An argument without the secrets in it."""
+    for key in filter(_SECRET.search, _KEY.findall(word)):
+        word = re.sub(f"({re.escape(key)}{_VALUE}", rf"\1{_HIDDEN}", word)
+    return _TOKEN.sub(_HIDDEN, word)
 
 
 def without_credentials(text: str) -> str:

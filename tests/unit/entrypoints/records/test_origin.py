@@ -45,6 +45,35 @@ def test_secrets_are_not_recorded(command: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "argument",
+    [
+        "X-Api-Key: SECRET",
+        "--header=PRIVATE-TOKEN: SECRET",
+        "Cookie: a=b; session=SECRET",
+        '--config={"hub_token": "SECRET x"}',
+        "{'lr': 1, 'api_key':'SECRET'}",
+        "--storage=AccountName=a;AccountKey=SECRET==",
+        "--hub-token:SECRET",
+        "--other=hf_SECRETSECRETSECRET",
+    ],
+)
+def test_a_secret_inside_of_an_argument_is_not_recorded(argument: str) -> None:
+    assert "SECRET" not in "".join(origin.without_secrets(["run", argument]))
+
+
+@pytest.mark.parametrize("flag", ["--jwt", "--pass", "--client_key", "--connection_string", "--wandb-pw"])
+def test_the_value_of_a_flag_named_like_a_secret_is_not_recorded(flag: str) -> None:
+    assert origin.without_secrets(["run", flag, "SECRET", "x"]) == ["run", flag, "<hidden>", "x"]
+
+
+@pytest.mark.parametrize(
+    "argument", ["--text_column=key: value", "lr=1;bs=2", "a@b", '{"max_tokens": 5}', "--keywords=author: me"]
+)
+def test_an_argument_without_a_secret_is_recorded(argument: str) -> None:
+    assert origin.without_secrets([argument]) == [argument]
+
+
+@pytest.mark.parametrize(
     ("text", "shown"),
     [
         ("https://me:a@b@host/my rows.csv?sig=abc", "https://<hidden>@host/my rows.csv?<hidden>"),
