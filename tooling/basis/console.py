@@ -1,15 +1,24 @@
 """The forms of a result: a table or one JSON document on standard output, and a page with pictures."""
 
 from collections.abc import Container, Iterable
-from typing import Annotated
+from typing import Annotated, Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from cpu_train_stack.cli.printable import printable
 from cpu_train_stack.page import render
 
 JsonOption = Annotated[bool, "print one JSON document on standard output instead of a table"]
 HtmlOption = Annotated[str | None, f"{render.HTML_HELP}: the file to write"]
+
+
+class PrintableConsole(Console):
+    """Shows strings, also those of tables, without control characters: they may be those of a file or a job."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(printable(text), **options)
 
 
 def console(width: int) -> Console:
@@ -17,7 +26,7 @@ def console(width: int) -> Console:
 
     Brackets and colons in texts are no markup: `[torch]` stays as it is.
     """
-    return Console(width=None if Console().is_terminal else width, markup=False, emoji=False)
+    return PrintableConsole(width=None if Console().is_terminal else width, markup=False, emoji=False)
 
 
 def plain_table(columns: Iterable[str], left: Container[str], title: str | None = None, gap: int = 1) -> Table:

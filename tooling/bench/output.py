@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
+from tooling.basis.console import PrintableConsole
 from tooling.basis.errors import UsageError
 from tooling.basis.files import create_writable, write_atomic
 from tooling.basis.paths import CACHE
@@ -81,7 +82,7 @@ def publish(
         sys.stdout.write(_text(document))
         sys.stdout.flush()
     else:
-        Console().print(table(document))
+        PrintableConsole().print(table(document))
     path = save(kind, document, parent)
     if draw:
         picture = path.with_suffix(".png")

@@ -4,7 +4,6 @@ from typing import Annotated
 
 from rich.table import Table
 
-from cpu_train_stack.cli.printable import printable
 from cpu_train_stack.machine import files
 from tooling.basis.console import HtmlOption, JsonOption, console
 from tooling.basis.errors import UsageError
@@ -84,7 +83,7 @@ def status(
     job = find(name)
     table = Table("host" if job else "cluster", "container" if job else "node", "state")
     for row in control.status(job) if job else cluster_up.status(name):
-        table.add_row(*map(printable, row))
+        table.add_row(*row)
     console(200).print(table)
 
 

@@ -15,10 +15,10 @@ from typing import Annotated, Any
 
 from invoke.exceptions import Exit
 from packaging.version import Version
-from rich.console import Console
 from rich.table import Table
 
 from cpu_train_stack import contract
+from tooling.basis.console import PrintableConsole
 from tooling.basis.errors import UsageError, check_all
 from tooling.basis.paths import CACHE, ROOT, shown
 from tooling.basis.say import say
@@ -229,4 +229,4 @@ def summarize(result: dict[str, Any], path: Path, passed: bool) -> None:
     }
     for name, value in rows.items():
         table.add_row(name, str(value))
-    Console().print(table)
+    PrintableConsole().print(table)

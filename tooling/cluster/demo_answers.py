@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from invoke.exceptions import Exit
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tooling.basis.console import PrintableConsole
 from tooling.basis.say import say
 from tooling.cluster import run
 from tooling.cluster.compose import ClusterSpec, Mount
@@ -79,4 +79,4 @@ def show(answers: Sequence[dict[str, Any]]) -> None:
             color = "green" if mark == "right" else "red"
             text = " ".join(answer[when].split())
             table.add_row(f"{when}, [{color}]{mark}[/]", escape(text), end_section=when == WHEN[-1])
-    Console().print(table)
+    PrintableConsole().print(table)

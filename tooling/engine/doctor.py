@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from invoke.exceptions import Exit
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -27,6 +26,7 @@ from cpu_train_stack.page.blocks import Drawing
 from cpu_train_stack.plan import command as plan_command
 from cpu_train_stack.plan import page as plan_page
 from cpu_train_stack.plan import planner
+from tooling.basis.console import PrintableConsole
 from tooling.basis.errors import UsageError
 from tooling.basis.files import write_output
 from tooling.basis.paths import CACHE
@@ -202,6 +202,6 @@ def run(*, as_json: bool, html: str | None = None) -> None:
     if as_json:
         print(document(checks))
     else:
-        Console().print(table(checks))
+        PrintableConsole().print(table(checks))
     if any(check.status is CheckStatus.ERROR for check in checks):
         raise Exit(code=1)

@@ -12,9 +12,9 @@ from io import BufferedReader
 from itertools import zip_longest
 
 from invoke.exceptions import Exit
-from rich.console import Console
 from rich.table import Table
 
+from tooling.basis.console import PrintableConsole
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
 from tooling.engine import api, docker
@@ -67,7 +67,7 @@ def show(tags: list[str], as_json: bool) -> None:
         table.add_column(column, no_wrap=True)
     for number, (one, other) in enumerate(pairs):
         table.add_row(str(number), str(one), str(other), "yes" if one == other else "no")
-    Console(width=180).print(table)
+    PrintableConsole(width=180).print(table)
 
 
 def difference(first: str, second: str) -> str | None:
