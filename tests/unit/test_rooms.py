@@ -49,7 +49,7 @@ TOOLING = (
     "hosts",
     "kubernetes",
     "hpc",
-    "forecast",
+    "bench.forecast",
     "bench",
     "bench.train",
     "checks",

@@ -9,9 +9,9 @@ from tooling.basis.console import JsonOption
 from tooling.basis.errors import MOST_CONTAINERS, MOST_CPUS, UsageError, check_at_least
 from tooling.basis.say import say
 from tooling.bench import collectives, output, plots, scaling_report
+from tooling.bench.forecast.request import node_counts
 from tooling.bench.output import OutputOption
 from tooling.cluster.compose import CPU_PERIOD_US, ClusterSpec, check_backend
-from tooling.forecast.request import node_counts
 from tooling.image.choice import Choice
 
 CLUSTER = "scaling"

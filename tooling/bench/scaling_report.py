@@ -11,10 +11,10 @@ from rich.text import Text
 
 from cpu_train_stack.bench.cases import digits
 from tooling.basis.console import plain_table
+from tooling.bench.forecast.estimate import Estimate
+from tooling.bench.forecast.inputs import overlap
+from tooling.bench.forecast.step import NINE_TENTHS, ForecastJob, Inputs, fit, predict
 from tooling.bench.output import Document
-from tooling.forecast.estimate import Estimate
-from tooling.forecast.inputs import overlap
-from tooling.forecast.step import NINE_TENTHS, ForecastJob, Inputs, fit, predict
 
 Measured = Mapping[str, Any]
 

@@ -8,13 +8,13 @@ from cpu_train_stack.machine import files
 from tooling.basis.console import HtmlOption, JsonOption, console
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
+from tooling.bench.forecast import command as forecast
+from tooling.bench.forecast.request import ForecastRequest
 from tooling.cli.options import task
 from tooling.cluster import compose, run
 from tooling.cluster import demo as cluster_demo
 from tooling.cluster import up as cluster_up
 from tooling.cluster.compose import LauncherOption, NodesOption, RanksPerNodeOption
-from tooling.forecast import command as forecast
-from tooling.forecast.request import ForecastRequest
 from tooling.hosts import control, record
 from tooling.hosts import launch as host_jobs
 from tooling.hosts import watch as host_watch

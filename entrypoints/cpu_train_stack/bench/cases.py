@@ -18,7 +18,7 @@ SIZES = (4 << 10, 64 << 10, 1 << 20, 25 << 20, 100 << 20)
 SIZES_OF_OTHERS = (4 << 10, 25 << 20)
 LARGEST = 1 << 30
 # The predicted ratio of communication to computing of QQP on two nodes, the longest job of the guides
-# (tests/unit/tooling/forecast/test_published.py): 0.16 s for 433 MB at 25 Gbit/s, 1.37 s a step.
+# (tests/unit/tooling/bench/forecast/test_published.py): 0.16 s for 433 MB at 25 Gbit/s, 1.37 s a step.
 GUIDES_RATIO = 0.1196
 
 # Calls are timed in blocks: a call of microseconds is too short to time.

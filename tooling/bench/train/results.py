@@ -9,16 +9,19 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.jobs import BY_NAME
+from benchmarks.jobs import BY_NAME, Job
 from benchmarks.split import CLASSES
 from cpu_train_stack.bench.cases import digits
 from tooling.basis.console import plain_table
+from tooling.bench.forecast import inputs, models
+from tooling.bench.forecast.estimate import Estimate
 from tooling.bench.output import Document
-from tooling.bench.train import prediction
 from tooling.bench.train.recipes import BASELINES, BF16, FP32, OURS, TRL
 
 Report = Mapping[str, Any]
 Row = Mapping[str, Any]
+# The names of plan-cluster for the flags of /proc/cpuinfo.
+_INSTRUCTIONS = {"amx_bf16": "amx", "avx512_bf16": "avx512_bf16"}
 _SHORT = {"communication": "comm.", "optimizer": "optim."}
 
 
@@ -163,7 +166,11 @@ def document(
     for one, row in zip(runs, found, strict=True):
         last = next((report for report in reversed(one.reports) if report), None)
         if last and one.recipe == OURS:
-            row["predicted_seconds"] = prediction.beside(BY_NAME[one.job], last, some.get("bf16"), some.get("ghz"))
+            instructions = None if facts.get("instructions") else some.get("bf16")
+            guess = predicted(BY_NAME[one.job], last, instructions, some.get("ghz"))
+            row["predicted_samples_per_second"] = guess and {
+                name: digits(end) for name, end in vars(guess).items()
+            }
     return {
         **facts,
         **{key: some.get(key) for key in ("cpu", "ghz", "bf16")},
@@ -179,6 +186,19 @@ def document(
             for one in ceilings.values()
         ],
     }
+
+
+def predicted(job: Job, report: Report, bf16: str | None, ghz: float | None) -> Estimate | None:
+    """The samples per second of all ranks, from the cores alone, as plan-cluster guesses them.
+
+    None for other models than plan-cluster's, and if the instructions or the clock are unknown.
+    """
+    if job.sizes or bf16 not in _INSTRUCTIONS or not ghz:
+        return None
+    model = models.find("MiniLM" if job.is_pretrained else f"{job.model_type}-base")
+    length = report["tokens_computed"] / (report["samples_per_second"] * report["seconds"])
+    cores = report["threads"] * report["ranks"]
+    return inputs.samples_per_second(model, length, cores, ghz, _INSTRUCTIONS[bf16])
 
 
 def _processor(report: Report) -> float:
@@ -215,8 +235,10 @@ def table(document: Document) -> RenderableType:
         if any(row.get("split") for row in found):
             parts += [Text("where the time goes"), _splits(found), Text()]
         for row in found:
-            if row.get("predicted_seconds"):
-                parts += [prediction.table(f"{row['recipe']}: a step, predicted for a CPU with AMX", row), Text()]
+            if guess := row.get("predicted_samples_per_second"):
+                low, value, high = (_number(guess[name]) for name in ("low", "value", "high"))
+                text = f"{row['recipe']}, predicted from the cores: {value} samples/s ({low} to {high})"
+                parts += [Text(text), Text()]
         parts += [Text(f"{row['recipe']}: {row['reason']}") for row in found if row["reason"]]
         parts += [Text()] if any(row["reason"] for row in found) else []
     for ceiling in document["ceilings"]:

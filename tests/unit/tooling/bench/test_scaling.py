@@ -12,10 +12,10 @@ from cpu_train_stack.machine.facts import Core
 from cpu_train_stack.plan.cores import divide
 from tooling.basis.errors import UsageError
 from tooling.bench import plots, scaling, scaling_report
+from tooling.bench.forecast.estimate import Estimate
+from tooling.bench.forecast.step import ForecastJob, Inputs, step
 from tooling.cluster import compose
 from tooling.cluster.compose import ClusterSpec
-from tooling.forecast.estimate import Estimate
-from tooling.forecast.step import ForecastJob, Inputs, step
 from tooling.image.choice import Choice
 
 GRADIENT, EMBEDDING, BUCKETS, BATCH = 52_000_000, 10_000_000, 17, 8

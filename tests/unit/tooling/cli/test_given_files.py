@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tooling.basis.errors import UsageError
-from tooling.forecast import models
+from tooling.bench.forecast import models
 from tooling.hosts import job
 from tooling.image import lock
 from tooling.pins import added, osv

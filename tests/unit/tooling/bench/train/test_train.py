@@ -8,9 +8,11 @@ from typing import Any, NoReturn
 import pytest
 from rich.console import Console
 
+from benchmarks.jobs import BY_NAME
 from benchmarks.split import CLASSES
 from tooling.basis.errors import UsageError
 from tooling.bench import measure
+from tooling.bench.forecast import inputs, models
 from tooling.bench.train import pairs, picture, results, run
 from tooling.bench.train.results import Runs
 from tooling.bench.train.run import TrainOptions
@@ -172,6 +174,36 @@ def test_a_measurement_with_trl_has_a_column_for_it() -> None:
         assert ("vs. trl" in capture.get()) is shown
         assert "vs. fp32" not in capture.get()
         assert ("3.00x" in capture.get()) is shown
+
+
+MEASURED = {"bf16": "amx_bf16", "ghz": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("job", "facts"),
+    [
+        ("qwen-lora", MEASURED),
+        ("tiny", MEASURED),
+        ("mrpc-guide", {**MEASURED, "bf16": None}),
+        ("mrpc-guide", {**MEASURED, "ghz": 0}),
+    ],
+    ids=["another model", "another size", "no bf16", "unknown clock"],
+)
+def test_other_models_and_cpus_are_not_predicted(job: str, facts: dict[str, Any]) -> None:
+    assert results.predicted(BY_NAME[job], report(20), **facts) is None
+
+
+def test_the_speed_of_ours_is_compared_with_the_guess_of_plan_cluster() -> None:
+    runs = [Runs("mrpc-guide", recipe, 2, [report(20)]) for recipe in ("guide-bf16", "ours")]
+    found = results.document(runs, {"mrpc-guide": [{**ceiling_report(product(4, 8, 1.0)), **MEASURED}]}, FACTS)
+    guess = inputs.samples_per_second(models.find("bert-base"), 1024 / 40, 2, 2.0, "amx")
+    (guide, ours) = found["rows"]
+    assert "predicted_samples_per_second" not in guide
+    assert ours["predicted_samples_per_second"]["value"] == pytest.approx(guess.value, rel=1e-3)
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(results.table(found))
+    assert "ours, predicted from the cores:" in capture.get()
 
 
 def test_a_language_model_is_measured_in_tokens_with_a_label() -> None:

@@ -12,11 +12,11 @@ import pytest
 
 from cpu_train_stack.bench.cases import GUIDES_RATIO
 from tooling.basis.paths import ROOT
-from tooling.forecast import models
-from tooling.forecast.estimate import Estimate
-from tooling.forecast.inputs import OVERLAP, link_inputs, parse_network
-from tooling.forecast.request import SPEED_SPREAD
-from tooling.forecast.step import ForecastJob, Inputs, fit, predict
+from tooling.bench.forecast import models
+from tooling.bench.forecast.estimate import Estimate
+from tooling.bench.forecast.inputs import OVERLAP, link_inputs, parse_network
+from tooling.bench.forecast.request import SPEED_SPREAD
+from tooling.bench.forecast.step import ForecastJob, Inputs, fit, predict
 
 DOCUMENT = (ROOT / "docs" / "plan-cluster.md").read_text(encoding="utf-8")
 CORES = 32

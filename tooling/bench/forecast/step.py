@@ -1,7 +1,7 @@
 """The model: the time of a data-parallel job on N nodes, predicted from its time on one node.
 
 A step computes, waits for the slowest node, and then waits for the part of the gradients' all_reduce that did not
-overlap with backward. A job is its steps, its evaluation, and a part that does not depend on the number of nodes.
+overlap with backward. A job is its steps, and a part that does not depend on the number of nodes.
 Strong scaling: the batch of each rank stays the same, so that more ranks take fewer steps.
 """
 
@@ -10,17 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
-from tooling.forecast.estimate import Estimate, propagate
-from tooling.forecast.inputs import Link, all_reduce_seconds
+from tooling.bench.forecast.estimate import Estimate, propagate
+from tooling.bench.forecast.inputs import Link, all_reduce_seconds
 
 # DistributedDataParallel's bucket_cap_mb, 25 MiB: the exchange of a bucket starts as soon as it is full.
 BUCKET_BYTES = 25 << 20
 # A matrix product in forward becomes two in backward: for the gradients of the input and of the weights.
-FORWARD_SHARE = 1 / 3
 BACKWARD_SHARE = 2 / 3
 # Assumed, for machines of a cloud. With values from 0.02 to 0.045, predictions are within a tenth of published
-# times (tests/unit/tooling/forecast/test_published.py). With 0, predictions for four nodes are 10 and 12% too fast
-# for MRPC and QQP.
+# times (tests/unit/tooling/bench/forecast/test_published.py). With 0, predictions for four nodes are 10 and 12%
+# too fast for MRPC and QQP.
 JITTER = Estimate(0.04, 0, 0.08)
 _ONE = Estimate.exact(1)
 _NOTHING = Estimate.exact(0)
@@ -41,7 +40,6 @@ class ForecastJob:
     gradient_bytes: int  # exchanged in a step
     last_bytes: int  # of gradient_bytes, ready only at the end of backward: the word embeddings, DDP's last bucket
     ranks_per_node: int = 1
-    evaluated: int = 0  # samples of all evaluations
     buckets: int = 0  # before the last bucket; 0: buckets of BUCKET_BYTES
 
     def steps(self, nodes: int) -> int:
@@ -157,10 +155,7 @@ def _modelled(job: ForecastJob, nodes: int, values: Mapping[str, float]) -> Step
 
 def seconds(job: ForecastJob, nodes: int, values: Mapping[str, float]) -> float:
     """The time of the job."""
-    one = step(job, nodes, values)
-    per_sample = one.computing / (job.batch_size * job.ranks_per_node * nodes)
-    evaluation = job.evaluated * per_sample * FORWARD_SHARE
-    return values["fixed_seconds"] + job.steps(nodes) * one.seconds + evaluation
+    return values["fixed_seconds"] + job.steps(nodes) * step(job, nodes, values).seconds
 
 
 def predict(job: ForecastJob, nodes: int, inputs: Inputs) -> Prediction:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from cpu_train_stack.page.blocks import Bars, Chart, Table
-from tests.unit.tooling.forecast.test_command import REQUEST
+from tests.unit.tooling.bench.forecast.test_command import REQUEST
 from tooling.basis.errors import UsageError
-from tooling.forecast import command, page, request
+from tooling.bench.forecast import command, page, request
 
 
 def test_the_charts_have_a_band_of_the_error_bars() -> None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from cpu_train_stack.plan.ccl import CORES_WORTH_A_WORKER
 from tooling.basis.errors import UsageError
-from tooling.forecast.estimate import Estimate
-from tooling.forecast.models import Model
+from tooling.bench.forecast.estimate import Estimate
+from tooling.bench.forecast.models import Model
 
 # The time of a message between two processes over TCP on a switched network. An all_reduce of 4 KiB between two
 # containers took 32 us (docs/collectives.md); a switch and two network cards add to this.
@@ -77,8 +77,8 @@ def overlap(cores_per_rank: float) -> Estimate:
     return OVERLAP if cores_per_rank >= CORES_WORTH_A_WORKER else NO_OVERLAP
 
 
-def samples_per_second(model: Model, length: int, cores: int, ghz: float, isa: str) -> Estimate:
-    """The speed of a node, as a rough guess from its cores."""
+def samples_per_second(model: Model, length: float, cores: int, ghz: float, isa: str) -> Estimate:
+    """The speed of a node, as a rough guess from its cores. `length`: tokens of a sample, without padding."""
     peak = cores * ghz * 1e9 * CYCLE_FLOPS[isa]
     return EFFICIENCY[isa].scaled(peak / model.flops(length))
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from cpu_train_stack.page.blocks import Bar, Bars, Chart, Curve, Facts, Page, Section, Table, Texts, Tile
-from tooling.forecast import texts
-from tooling.forecast.estimate import Estimate
-from tooling.forecast.request import ForecastPlan, ForecastRequest
+from tooling.bench.forecast import texts
+from tooling.bench.forecast.estimate import Estimate
+from tooling.bench.forecast.request import ForecastPlan, ForecastRequest
 
 _HOUR = 3600
 _UNITS = ((2 * _HOUR, _HOUR, "hours"), (180, 60, "minutes"), (0, 1, "seconds"))

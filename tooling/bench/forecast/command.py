@@ -8,8 +8,8 @@ from cpu_train_stack.page import render
 from tooling.basis.console import console, plain_table
 from tooling.basis.files import write_output
 from tooling.basis.say import say
-from tooling.forecast import page, texts
-from tooling.forecast.request import ForecastRequest, document, make
+from tooling.bench.forecast import page, texts
+from tooling.bench.forecast.request import ForecastRequest, document, make
 
 TABLE_WIDTH = 160
 

@@ -28,7 +28,7 @@ class Model:
     products: int
     quadratic: int
 
-    def flops(self, length: int) -> float:
+    def flops(self, length: float) -> float:
         """The floating-point operations to train on one sample of `length` tokens.
 
         Forward takes two for each parameter and token, and two for each element of attention's two products of

@@ -9,9 +9,9 @@ import pytest
 
 from tests import documents
 from tooling.basis.errors import UsageError
-from tooling.forecast import command, models, request, texts
-from tooling.forecast.estimate import Estimate
-from tooling.forecast.request import ForecastRequest
+from tooling.bench.forecast import command, models, request, texts
+from tooling.bench.forecast.estimate import Estimate
+from tooling.bench.forecast.request import ForecastRequest
 
 REQUEST = ForecastRequest(model="bert-base", samples=400_000, single_node_samples_per_second=26)
 ROUGH = replace(REQUEST, single_node_samples_per_second=0, cores=32, ghz=3, isa="avx512")

@@ -1,23 +1,24 @@
 """A forecast: the options of `./inv plan-cluster`, the plan made from them, and its JSON document. Pure."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from cpu_train_stack.plan.ccl import CORES_WORTH_A_WORKER
 from tooling.basis.errors import UsageError
-from tooling.forecast import inputs, models
-from tooling.forecast.estimate import Estimate
-from tooling.forecast.models import Model
-from tooling.forecast.step import ForecastJob, Inputs, Prediction, predict
+from tooling.bench.forecast import inputs, models
+from tooling.bench.forecast.estimate import Estimate
+from tooling.bench.forecast.models import Model
+from tooling.bench.forecast.step import ForecastJob, Inputs, Prediction, predict
 
 # The speed of one node varies between days, and between nodes of the same kind.
 SPEED_SPREAD = 0.05
+# Start, tokenizing and checkpoints, on any number of nodes: seconds in one job, minutes in another.
+FIXED_SECONDS = Estimate.factor(30, 3)
 # Far more than any job has.
 _MOST = 1e15
-# Start, tokenizing and checkpoints take seconds in one job and minutes in another.
-FIXED_FACTOR = 3.0
+_POSITIVE = ("samples", "epochs", "seq_length", "batch_size", "ranks_per_node")
+_OPTIONAL = ("single_node_samples_per_second", "cores", "ghz")
 
 
 def node_counts(text: str) -> tuple[int, ...]:
@@ -44,7 +45,6 @@ class ForecastRequest:
     seq_length: Annotated[int, "tokens in a sample"] = 128
     batch_size: Annotated[int, "samples in a batch of one rank"] = 32
     ranks_per_node: Annotated[int, "training processes on each node"] = 1
-    eval_samples: Annotated[int, "samples of all evaluations together"] = 0
     single_node_samples_per_second: Annotated[
         float, "the speed of one node, as train prints it; default: a guess from --cores, --ghz and --isa"
     ] = 0.0
@@ -55,9 +55,6 @@ class ForecastRequest:
         "instructions for matrix products: avx2, avx512, avx512_bf16 or amx; required for a guess of the speed",
     ] = ""
     bf16_gradients: Annotated[bool, "exchange gradients in bf16, as train --ddp_comm_hook bf16 does"] = False
-    fixed_seconds: Annotated[float, "seconds for start, tokenizing and checkpoints, the same on any cluster"] = (
-        30.0
-    )
     efficiency: Annotated[float, "recommend the largest number of nodes with at least this efficiency"] = 0.8
 
     def __post_init__(self) -> None:
@@ -65,28 +62,11 @@ class ForecastRequest:
         if missing:
             example = "for example --model bert-base --samples 400000"
             raise UsageError(f"plan-cluster: missing {' and '.join(missing)}: {example}")
-        for flag in ("samples", "epochs", "seq_length", "batch_size", "ranks_per_node"):
-            value = getattr(self, flag)
-            if not 0 < value < math.inf:
-                raise UsageError(f"plan-cluster: {_option(flag)} is {value:g}, expected more than 0")
-        for flag in ("single_node_samples_per_second", "cores", "ghz", "fixed_seconds", "eval_samples"):
-            value = getattr(self, flag)
-            if not 0 <= value < math.inf:
-                raise UsageError(f"plan-cluster: {_option(flag)} is {value:g}, expected 0 or more")
-        for flag in (
-            "samples",
-            "eval_samples",
-            "epochs",
-            "seq_length",
-            "batch_size",
-            "ranks_per_node",
-            "cores",
-            "ghz",
-        ):
-            if getattr(self, flag) > _MOST:
-                raise UsageError(
-                    f"plan-cluster: {_option(flag)} is {getattr(self, flag):g}, expected {_MOST:g} at most"
-                )
+        for field in (*_POSITIVE, *_OPTIONAL):
+            value = getattr(self, field)
+            if not 0 <= value <= _MOST or (field in _POSITIVE and not value):
+                flag, least = field.replace("_", "-"), "more than 0" if field in _POSITIVE else "0 or more"
+                raise UsageError(f"plan-cluster: --{flag} is {value:g}, expected {least}, at most {_MOST:g}")
         if not 0 < self.efficiency <= 1:
             raise UsageError(f"plan-cluster: --efficiency is {self.efficiency:g}, expected more than 0, at most 1")
         if min(self.node_counts) < 1:
@@ -136,7 +116,6 @@ def make(request: ForecastRequest) -> ForecastPlan:
         gradient_bytes=width * model.parameters,
         last_bytes=width * model.embeddings,
         ranks_per_node=request.ranks_per_node,
-        evaluated=request.eval_samples,
     )
     try:
         known = _inputs(request, model)
@@ -164,12 +143,11 @@ def _inputs(request: ForecastRequest, model: Model) -> Inputs:
         speed = Estimate.within(request.single_node_samples_per_second, SPEED_SPREAD)
     else:
         speed = inputs.samples_per_second(model, request.seq_length, computing, request.ghz, request.isa)
-    fixed = Estimate.factor(request.fixed_seconds, FIXED_FACTOR) if request.fixed_seconds else Estimate.exact(0)
     return Inputs(
         samples_per_second=speed,
         compute_share=share,
         overlap=overlap,
-        fixed_seconds=fixed,
+        fixed_seconds=FIXED_SECONDS,
         **inputs.link_inputs(inputs.parse_network(request.network)),
     )
 
@@ -244,7 +222,3 @@ def document(request: ForecastRequest, plan: ForecastPlan) -> dict[str, Any]:
 
 def _ends(estimate: Estimate) -> dict[str, float]:
     return {name: float(f"{value:.6g}") for name, value in vars(estimate).items()}
-
-
-def _option(field: str) -> str:
-    return "--" + field.replace("_", "-")

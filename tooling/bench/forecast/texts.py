@@ -1,7 +1,7 @@
 """A forecast as texts, for the terminal and the page. Pure."""
 
-from tooling.forecast.estimate import Estimate
-from tooling.forecast.request import ForecastPlan, ForecastRequest
+from tooling.bench.forecast.estimate import Estimate
+from tooling.bench.forecast.request import ForecastPlan, ForecastRequest
 
 _COLUMNS = ("nodes", "time", "90% interval", "speed-up", "efficiency", "comm.", "waiting", "node-hours", "batch")
 
