@@ -12,7 +12,7 @@ from tests import containers
 from tests.cluster.conftest import inv
 from tests.containers import works
 from tests.unit.tooling.tiny import make_wheel
-from tooling.bench import measure
+from tooling.bench import runner
 from tooling.bench.train import recipes
 from tooling.engine import api, docker
 from tooling.image import build, recipe, reproduce
@@ -161,9 +161,9 @@ def test_bench_train_measures_trls_trainer_on_the_rows_of_the_guide(own: tuple[P
     for name in (recipes.TRL, recipes.BF16):
         command = recipes.BY_NAME[name].command(1, ("--output_dir=/tmp/out", "--job=tiny-lora", *STEPS))
         assert not isinstance(command, str)
-        container = measure.container(api.ensure(), pin.image, "0-1")
+        container = runner.container(api.ensure(), pin.image, "0-1")
         container = replace(container, variables=(*container.variables, *recipes.PLAIN))
-        reports.append(measure.run(container, command, f"test-{name}"))
+        reports.append(runner.run(container, command, f"test-{name}"))
     trl, guide = reports
     assert [(report["steps"], report["warm_up"]) for report in reports] == [(3, 5), (3, 5)]
     assert trl["tokens_labelled"] > 0

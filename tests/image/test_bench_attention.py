@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from cpu_train_stack.machine import cpus
-from tooling.bench import attention, measure
+from tooling.bench import attention, runner
 from tooling.cluster.compose import Mount
 from tooling.engine import api
 
@@ -17,10 +17,10 @@ CASE = {"rows": 2, "heads": 12, "tokens": 64, "features": 32, "causal": False, "
 
 def test_both_kernels_are_measured_and_the_used_one_is_named(image: str, avx512: tuple[str, ...]) -> None:
     command = (*attention.COMMAND, "32")
-    container = measure.container(api.ensure(), image, "0-1")
+    container = runner.container(api.ensure(), image, "0-1")
     volumes = (volume.removeprefix("--volume=").split(":") for volume in avx512)
     added = (Mount(Path(source), target) for source, target, _ in volumes)
-    report = measure.run(replace(container, mounts=(*container.mounts, *added)), command, "attention")
+    report = runner.run(replace(container, mounts=(*container.mounts, *added)), command, "attention")
     bf16 = "avx512_bf16" if avx512 else cpus.read_model().bf16
     assert report["bf16_by"] == bf16
     assert [row["tokens"] for row in report["rows"]] == [16, 16, 16, 32, 32, 32]

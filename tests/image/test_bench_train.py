@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.split import CLASSES
 from tests import containers
-from tooling.bench import measure, output
+from tooling.bench import report, runner
 from tooling.bench.train import run
 from tooling.bench.train.run import TrainOptions
 from tooling.engine import api
@@ -19,7 +19,7 @@ ROW = {"job", "recipe", "ranks", "samples_per_second", "ceiling_share", "peak_me
 def test_a_tiny_job_is_measured_beside_its_ceiling(
     image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(output, "FOLDER", tmp_path)
+    monkeypatch.setattr(report, "FOLDER", tmp_path)
     options = TrainOptions(Choice(), job="tiny", recipe="run_cpu,ours", ranks="2", steps=3, repeats=1, json=True)
     run.run(options)
     document = json.loads(capsys.readouterr().out)
@@ -51,7 +51,7 @@ def test_a_tiny_job_is_measured_beside_its_ceiling(
 def test_a_language_model_with_adapters_is_measured(
     image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(output, "FOLDER", tmp_path)
+    monkeypatch.setattr(report, "FOLDER", tmp_path)
     run.run(TrainOptions(Choice(), job="tiny-lora", recipe="ours", ranks="1", steps=4, repeats=1, json=True))
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert (row["reason"], row["steps"]) == (None, [4])
@@ -95,7 +95,7 @@ def test_the_rows_of_a_file_are_preprocessed_as_in_the_guides(
     row = {"context": context, "question": "Who?", "answers": {"text": ["cat"], "answer_start": [4]}}
     (tmp_path / "squad.json").write_text(json.dumps({"data": [article, row]}))
     tmp_path.chmod(0o755)  # root's containers have another user
-    container = measure.container(api.ensure(), image, None, model_folder, tmp_path)
+    container = runner.container(api.ensure(), image, None, model_folder, tmp_path)
     done = container.run(("python", "-c", ROWS), containers.TIMEOUT_SECONDS)
     assert done.returncode == 0, done.stderr.decode()
     rows = json.loads(done.stdout)

@@ -70,6 +70,7 @@ PACKAGES = list(LISTS)
 # What tooling/ may import of the run side besides contract.
 SHARED = {
     "cpu_train_stack.bench.cases",
+    "cpu_train_stack.bench.report",
     "cpu_train_stack.cli.errors",
     "cpu_train_stack.cli.printable",
     "cpu_train_stack.doctor.checks",

@@ -1,29 +1,35 @@
 """`./inv bench collectives`: measures the process group within a container and between containers."""
 
-import json
-import sys
 from argparse import ArgumentTypeError
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-from invoke.exceptions import Exit
-
-from cpu_train_stack import contract
 from cpu_train_stack.bench import cases
+from cpu_train_stack.bench.report import BASELINE, case_of
+from cpu_train_stack.bench.report import table as image_table
 from tooling.basis.console import JsonOption
 from tooling.basis.errors import MOST_CONTAINERS, MOST_RANKS, UsageError, check_at_least
 from tooling.basis.say import say
-from tooling.bench import collectives_report, output, plots
-from tooling.bench.output import OutputOption
-from tooling.cluster import run
-from tooling.cluster.compose import ClusterSpec, Mount
-from tooling.engine.api import Engine
+from tooling.bench import plots, report, runner
+from tooling.bench.report import Document, OutputOption
+from tooling.cluster.compose import ClusterSpec
 from tooling.image.choice import Choice
 
 CLUSTER = "bench"
-# The collective in the picture: DDP calls it in every step. The table has all collectives.
-PLOTTED = "all_reduce"
+# Of the pages: a row for each case, with the figures of ccl and the time of gloo at both places.
+COLUMNS = {
+    "collective": "{collective} {dtype} {bytes:size}",
+    "one container: ccl, us": "{one-container[latency_us]}",
+    "gloo, us": "{one-container[baseline_us]}",
+    "vs. gloo": "{one-container[speedup]}x",
+    "of ceiling": "{one-container[ceiling_share]:%}",
+    "two containers: ccl, us": "{two-containers[latency_us]}",
+    "two: gloo, us": "{two-containers[baseline_us]}",
+    "two: vs. gloo": "{two-containers[speedup]}x",
+    "two: of ceiling": "{two-containers[ceiling_share]:%}",
+}
+_LISTS = ("rows", "ceilings", "speedups")
 
 
 @dataclass(frozen=True)
@@ -41,16 +47,9 @@ class CollectivesOptions:
     json: JsonOption = False
 
     def __post_init__(self) -> None:
-        if self.nodes < 1:
-            raise UsageError(
-                f"bench: --nodes is {self.nodes}, expected 2 or more, or 1 to measure one container only"
-            )
-        if self.ranks < 2:
-            raise UsageError(f"bench: --ranks is {self.ranks}, expected 2 or more: a single rank has no peer")
         check_at_least("bench: --nodes", self.nodes, 1, MOST_CONTAINERS)
         check_at_least("bench: --ranks", self.ranks, 2, MOST_RANKS)
-        if not 0 < self.seconds < 3600:
-            raise UsageError(f"bench: --seconds is {self.seconds:g}, expected more than 0 and less than 3600")
+        report.check_seconds(self.seconds)
         try:
             for size in self.sizes.split(",") if self.sizes is not None else ():
                 cases.parse_size(size)
@@ -64,41 +63,50 @@ class CollectivesOptions:
         return ("bench", "collectives", f"--seconds={self.seconds:g}", *sizes)
 
 
-def collectives(options: CollectivesOptions) -> None:
+def run(options: CollectivesOptions) -> None:
     """Measure `ranks` ranks in one container, then `nodes` containers with one rank each.
 
     Write collectives-TIME.json and .png to the output folder, and print a table or the document. Raises Exit
     with the cluster's exit code if a measurement fails.
     """
-    folder = output.folder(options.output)
+    folder = report.folder(options.output)
     engine, image = options.choice.ensure()
     documents = []
     for node_count, ranks_per_node in ((1, options.ranks), *([(options.nodes, 1)] if options.nodes > 1 else [])):
         say(f"measuring: containers: {node_count}, ranks in each: {ranks_per_node}")
         spec = ClusterSpec(CLUSTER, image.id, node_count, ranks_per_node, options.command)
-        documents.append(measure(spec, engine))
-    document = collectives_report.merge(documents, output.facts(engine, image))
-    has_picture = any(row["collective"] == PLOTTED for row in document["rows"])
-    draw = partial(plots.collectives, collective=PLOTTED) if has_picture else None
-    output.publish("collectives", document, folder, collectives_report.table, draw, options.json)
+        documents.append(runner.run_cluster(spec, engine))
+    document = merge(documents, report.facts(engine, image))
+    draw = plots.collectives if plots.has_collectives(document) else None
+    report.publish("collectives", document, folder, table, draw, options.json)
 
 
-def measure(spec: ClusterSpec, engine: Engine) -> dict[str, Any]:
-    """Run a cluster whose command is the image's `bench`, and return the document that rank 0 wrote.
+def merge(documents: Sequence[Document], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """One document of all places. The versions come from the first."""
+    return {
+        **facts,
+        **{key: documents[0][key] for key in ("pin", "torch", "cpu")},
+        "environment": {document["rows"][0]["where"]: document["environment"] for document in documents},
+        **{key: [one for document in documents for one in document[key]] for key in _LISTS},
+    }
 
-    Raises Exit with the cluster's exit code if it fails.
-    """
-    shared = run.writable_folder(run.folder_of(spec.name) / "output")
-    result = shared / "result.json"
-    result.unlink(missing_ok=True)
-    measured = replace(
-        spec,
-        command=(*spec.command, f"--output=/output/{result.name}"),
-        mounts=(Mount(shared, contract.OUTPUT, read_only=False),),
-        offline=True,
-    )
-    outcome = run.run(measured, engine, shown=sys.stderr.buffer)
-    if outcome.exit_code != 0:
-        raise Exit(f"bench failed: the cluster ended with exit code {outcome.exit_code}", code=outcome.exit_code)
-    document: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
-    return document
+
+def rows_of_cases(document: Document) -> list[dict[str, Any]]:
+    """A row for each case, with ccl's figures at each place: also the time of gloo, and the speed-up, if known."""
+    times = {case_of(row): row["latency_us"] for row in document["rows"] if row["backend"] == BASELINE}
+    ratios = {case_of(one): one["speedup"] for one in document["speedups"]}
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in document["rows"]:
+        if row["backend"] != BASELINE:
+            figures = {**row, "baseline_us": times.get(case_of(row)), "speedup": ratios.get(case_of(row))}
+            found.setdefault(case_of(row)[1:], dict(row))[row["where"]] = figures
+    return list(found.values())
+
+
+def table(document: Document) -> str:
+    """A table for each place, followed by its ceilings."""
+    parts = []
+    for where in plots.places(document):
+        part = {key: [one for one in document[key] if one["where"] == where] for key in _LISTS}
+        parts.append(f"{plots.title(document, where)}\n{image_table(part)}\n")
+    return "\n".join(parts)

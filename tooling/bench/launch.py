@@ -3,10 +3,7 @@
 The launchers take turns, so that a disturbance of the machine affects all of them.
 """
 
-import json
 import statistics
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -19,16 +16,23 @@ from tooling.basis.console import JsonOption
 from tooling.basis.errors import MOST, UsageError
 from tooling.basis.paths import ROOT
 from tooling.basis.say import say
-from tooling.bench import output
-from tooling.bench.measure import Container
+from tooling.bench import report, runner
+from tooling.bench.figures import terminal_table
+from tooling.bench.runner import Container
 from tooling.cluster.compose import Mount
-from tooling.engine.api import Engine
 from tooling.image.choice import Choice
 
 SCRIPT = f"{contract.DATA}/throughput.py"
-LIMIT_SECONDS = 600.0
 # The script's batch, which its ranks share.
 BATCH = 16
+COLUMNS = {
+    "started by": "{way}",
+    "threads": "{threads}",
+    "CPUs": "{cpus}",
+    "preloads": "{preloads}",
+    "samples/s": "{samples_per_second}",
+    "range": "{samples_per_second_rounds:range}",
+}
 
 
 @dataclass(frozen=True)
@@ -76,82 +80,45 @@ def run(options: StartOptions) -> None:
 
     Raises Exit if a job fails.
     """
-    loop_arguments = [f"--steps={options.steps}"]
-    folder = output.folder()
+    arguments = [f"--steps={options.steps}"]
+    folder = report.folder()
     engine, image = options.choice.ensure()
-    reports: dict[str, list[dict[str, Any]]] = {launcher.name: [] for launcher in launchers(options.ranks)}
+    chosen = launchers(options.ranks)
+    reports: dict[str, list[dict[str, Any]]] = {launcher.name: [] for launcher in chosen}
     for number in range(1, options.rounds + 1):
-        for launcher in launchers(options.ranks):
-            report = measure(engine, image.id, launcher, loop_arguments)
-            speed = report["samples_per_second"]
+        for launcher in chosen:
+            # torchrun's own ranks, without this project's plan and process group
+            variables = (f"{contract.TORCHRUN}=plain",) if launcher.is_baseline else ()
+            mounts = (Mount(ROOT / "examples", contract.DATA),)
+            container = Container(engine, image.id, mounts=mounts, variables=variables)
+            try:
+                found = runner.run(container, (*launcher.command, *arguments), "launch")
+            except runner.RunError as failure:
+                raise Exit(f"bench failed: {launcher.name}: {failure}", code=failure.code) from None
+            speed = found["samples_per_second"]
             say(f"round {number} of {options.rounds}: {launcher.name}: {speed:.1f} samples/s")
-            reports[launcher.name].append(report)
-    document = {
-        **output.facts(engine, image),
-        "options": loop_arguments,
-        "rows": rows(launchers(options.ranks), reports),
-    }
-    output.publish("launch", document, folder, table, None, options.json)
-
-
-def measure(engine: Engine, image: str, launcher: StartedBy, options: Sequence[str]) -> dict[str, Any]:
-    """The report that the loop prints. Raises Exit if the loop fails, after its output, or takes too long."""
-    # torchrun's own ranks, without this project's plan and process group
-    variables = (f"{contract.TORCHRUN}=plain",) if launcher.is_baseline else ()
-    container = Container(engine, image, mounts=(Mount(ROOT / "examples", contract.DATA),), variables=variables)
-    try:
-        done = container.run((*launcher.command, *options), LIMIT_SECONDS)
-    except subprocess.TimeoutExpired:
-        raise Exit(f"bench failed: {launcher.name} did not end within {LIMIT_SECONDS:.0f} s", code=1) from None
-    lines = [line for line in done.stdout.decode(errors="replace").splitlines() if line.startswith("{")]
-    if done.returncode != 0 or len(lines) != 1:
-        sys.stderr.buffer.write(done.stdout + done.stderr)
-        raise Exit(
-            f"bench failed: {launcher.name} ended with exit code {done.returncode}", code=done.returncode or 1
-        )
-    report: dict[str, Any] = json.loads(lines[0])
-    return report
+            reports[launcher.name].append(found)
+    document = {**report.facts(engine, image), "options": arguments, "rows": rows(chosen, reports)}
+    report.publish("launch", document, folder, table, None, options.json)
 
 
 def rows(chosen: Sequence[StartedBy], reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """The median speed of each launcher, its range, its ratio to each baseline, and the settings of the loop.
-
-    A ratio is the median of the ratios of all rounds: a slow round has no effect.
-    """
-    speeds = {name: [report["samples_per_second"] for report in rounds] for name, rounds in reports.items()}
+    """The median speed of each launcher, its ratio to each baseline, and the settings of the loop."""
+    speeds = {name: [one["samples_per_second"] for one in rounds] for name, rounds in reports.items()}
     baselines = [launcher.name for launcher in chosen if launcher.is_baseline]
     return [
         {
             "way": launcher.name,
             "samples_per_second": round(statistics.median(speeds[launcher.name]), 2),
             "samples_per_second_rounds": [round(speed, 2) for speed in speeds[launcher.name]],
-            "ratio_to": {name: round(ratio(speeds[launcher.name], speeds[name]), 3) for name in baselines},
+            "ratio_to": {name: report.ratio(speeds[launcher.name], speeds[name]) for name in baselines},
             **{key: reports[launcher.name][0][key] for key in ("ranks", "backend", "threads", "cpus", "preloads")},
         }
         for launcher in chosen
     ]
 
 
-def ratio(speeds: Sequence[float], others: Sequence[float]) -> float:
-    """The median of the ratios of all rounds."""
-    return statistics.median(speed / other for speed, other in zip(speeds, others, strict=True))
-
-
-def table(document: output.Document) -> Table:
-    """A row for each launcher."""
-    baselines = list(document["rows"][0]["ratio_to"])
-    shown = Table(
-        "started by", "threads", "CPUs", "preloads", "samples/s", "range", *(f"vs. {name}" for name in baselines)
-    )
-    for row in document["rows"]:
-        speeds = row["samples_per_second_rounds"]
-        shown.add_row(
-            row["way"],
-            str(row["threads"]),
-            str(row["cpus"]),
-            ", ".join(row["preloads"]) or "none",
-            f"{row['samples_per_second']:.1f}",
-            f"{min(speeds):.1f} to {max(speeds):.1f}",
-            *(f"{row['ratio_to'][name]:.2f}" for name in baselines),
-        )
-    return shown
+def table(document: report.Document) -> Table:
+    """A row for each launcher, with a column for each baseline."""
+    compared = {f"vs. {name}": f"{{ratio_to[{name}]}}" for name in document["rows"][0]["ratio_to"]}
+    return terminal_table({**COLUMNS, **compared}, document["rows"])

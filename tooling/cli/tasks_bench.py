@@ -17,7 +17,7 @@ def train(options: bench_train.TrainOptions) -> None:
 @task
 def collectives(options: bench_collectives.CollectivesOptions) -> None:
     """Measure the process groups, and compare with the hardware's limits."""
-    bench_collectives.collectives(options)
+    bench_collectives.run(options)
 
 
 @task

@@ -27,7 +27,7 @@ The ceiling is a memory copy by one core of each rank, on all ranks at once, wit
 size: the caches help the copy and the collective equally.
 
 Both limits depend on the hardware only. A backend that uses another path (gloo uses TCP within a node too) has
-the same limits.
+the same limits. `./inv bench collectives` prints the same table.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ from cpu_train_stack.bench.cases import Case, digits, quartiles, readable
 MEMORY_COPY = "memory-copy"
 TCP_ONE_WAY = "tcp-one-way"
 TCP_BOTH_WAYS = "tcp-both-ways"
+# torch's own process group on CPUs, with which other backends are compared: in rows with the same _CASE.
+BASELINE = "gloo"
+_CASE = ("where", "collective", "dtype", "bytes")
 
 # Latency dominates for smaller tensors: they have no share.
 SMALLEST_SHARE = 1 << 20
@@ -101,7 +104,21 @@ def document(
         low, middle, high = map(digits, quartiles(values))
         ceiling = {"where": place(nodes), "what": name, "bytes": size, "gbytes_per_s": middle}
         ceilings.append({**ceiling, "gbytes_per_s_quartiles": [low, high], "samples": len(values)})
-    return {**facts, "rows": [_with_share(row, samples, nodes) for row in rows], "ceilings": ceilings}
+    shares = [_with_share(row, samples, nodes) for row in rows]
+    return {**facts, "rows": shares, "ceilings": ceilings, "speedups": speedups(rows)}
+
+
+def speedups(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The speed-up of each backend over BASELINE, for each case with both."""
+    baseline = {case_of(row): row["latency_us"] for row in rows if row["backend"] == BASELINE}
+    return [
+        {
+            **{name: row[name] for name in (*_CASE, "backend")},
+            "speedup": round(baseline[case_of(row)] / row["latency_us"], 2),
+        }
+        for row in rows
+        if row["backend"] != BASELINE and case_of(row) in baseline
+    ]
 
 
 def _with_share(row: Mapping[str, Any], samples: Samples, nodes: int) -> dict[str, Any]:
@@ -117,15 +134,23 @@ def _with_share(row: Mapping[str, Any], samples: Samples, nodes: int) -> dict[st
 
 
 def table(document: Mapping[str, Any]) -> str:
-    """A line for each row and each ceiling, for a terminal."""
-    lines = [f"{'collective':<15}{'type':<10}{'size':>9}  {'backend':<8}{'us':>11}{'GB/s':>9}  share of ceiling"]
+    """A line of at most 80 characters for each row and each ceiling."""
+    ratios = {(case_of(one), one["backend"]): f"{one['speedup']:.1f}x" for one in document["speedups"]}
+    line = "{:<15}{:<9}{:>8}  {:<6}{:>13}{:>8}{:>9}{:>9}"
+    lines = [line.format("collective", "type", "size", "backend", "us", "GB/s", f"vs. {BASELINE}", "ceiling")]
     for row in document["rows"]:
-        limited = "" if row["ceiling_share"] is None else f"{row['ceiling_share']:.0%} of {row['ceiling']}"
+        share = "" if row["ceiling_share"] is None else f"{row['ceiling_share']:.0%}"
+        ratio = ratios.get((case_of(row), row["backend"]), "")
+        case = (row["collective"], row["dtype"], readable(row["bytes"]), row["backend"])
         lines.append(
-            f"{row['collective']:<15}{row['dtype']:<10}{readable(row['bytes']):>9}  {row['backend']:<8}"
-            f"{row['latency_us']:>11.1f}{row['algbw_gbytes_per_s']:>9.3f}  {limited}"
+            line.format(*case, f"{row['latency_us']:,.1f}", f"{row['algbw_gbytes_per_s']:.3g}", ratio, share)
         )
     for ceiling in document["ceilings"]:
         size = f" of {readable(ceiling['bytes'])}" if ceiling["bytes"] else ""
         lines.append(f"ceiling {ceiling['what']}{size}: {ceiling['gbytes_per_s']:.2f} GB/s")
     return "\n".join(lines)
+
+
+def case_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a row has in common with the same case of another backend."""
+    return tuple(row[name] for name in _CASE)

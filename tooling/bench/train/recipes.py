@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from benchmarks import jobs
 from cpu_train_stack import contract
 from tooling.basis.errors import UsageError
-from tooling.bench.measure import FOLDER
+from tooling.bench.runner import FOLDER
 
 SCRIPT = f"{FOLDER}/benchmarks/finetune.py"
 # One line, localhost: accelerate passes the file to mpirun.

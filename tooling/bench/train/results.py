@@ -1,28 +1,41 @@
 """The results of all runs: the document with rows, ratios and shares of the ceiling, and its tables. Pure."""
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from benchmarks.jobs import BY_NAME, Job
 from benchmarks.split import CLASSES
 from cpu_train_stack.bench.cases import digits
-from tooling.basis.console import plain_table
+from tooling.bench.figures import cell, terminal_table
 from tooling.bench.forecast import inputs, models
 from tooling.bench.forecast.estimate import Estimate
-from tooling.bench.output import Document
+from tooling.bench.plots import job_title, jobs
+from tooling.bench.report import Document, ratio
 from tooling.bench.train.recipes import BASELINES, BF16, FP32, OURS, TRL
 
 Report = Mapping[str, Any]
-Row = Mapping[str, Any]
 # The names of plan-cluster for the flags of /proc/cpuinfo.
 _INSTRUCTIONS = {"amx_bf16": "amx", "avx512_bf16": "avx512_bf16"}
+SPEEDS = {
+    "recipe": "{recipe}",
+    "samples/s": "{samples_per_second}",
+    "min to max": "{samples_per_second_rounds:range}",
+    "vs. fp32": f"{{ratio_to[{FP32}]:x}}",
+    "vs. bf16": f"{{ratio_to[{BF16}]:x}}",
+    "vs. trl": f"{{ratio_to[{TRL}]:x}}",
+    "CPU s": "{cpu_seconds_per_sample}",
+    "GB": "{peak_memory_bytes:GB}",
+    "tokens": "{tokens_computed_per_useful}",
+    "labels/s": "{labelled_tokens_per_second}",
+    "ceiling": "{ceiling_share:%}",
+}
 _SHORT = {"communication": "comm.", "optimizer": "optim."}
+SPLIT = {"recipe": "{recipe}", **{_SHORT.get(name, name): f"{{split[{name}]:%}}" for name in CLASSES}}
 
 
 @dataclass
@@ -101,29 +114,23 @@ def gflops(report: Report, flops: Mapping[tuple[int, int], int]) -> float | None
     return rate
 
 
-def ratio(speeds: Sequence[float | None], others: Sequence[float | None]) -> float | None:
-    """The median of the ratios of all rounds: a slow round has no effect."""
-    ratios = [speed / other for speed, other in zip(speeds, others, strict=False) if speed and other]
-    return statistics.median(ratios) if ratios else None
-
-
 def rows(
     runs: Sequence[Runs], ceilings: Mapping[str, Ceiling], flops: Mapping[str, Mapping[tuple[int, int], int]]
 ) -> list[dict[str, Any]]:
     """A row for each recipe of each job and number of ranks."""
-    return [_row(one, _baselines(one, runs), ceilings.get(one.job), flops.get(one.job, {})) for one in runs]
-
-
-def _baselines(one: Runs, runs: Sequence[Runs]) -> dict[str, Runs]:
-    return {
-        other.recipe: other
-        for other in runs
-        if other.recipe in BASELINES and (other.job, other.ranks) == (one.job, one.ranks)
-    }
+    found = []
+    for one in runs:
+        same = (other for other in runs if (other.job, other.ranks) == (one.job, one.ranks))
+        compared = {other.recipe: ratio(one.speeds, other.speeds) for other in same if other.recipe in BASELINES}
+        found.append(_row(one, compared, ceilings.get(one.job), flops.get(one.job, {})))
+    return found
 
 
 def _row(
-    one: Runs, baselines: Mapping[str, Runs], limit: Ceiling | None, flops: Mapping[tuple[int, int], int]
+    one: Runs,
+    compared: Mapping[str, float | None],
+    limit: Ceiling | None,
+    flops: Mapping[tuple[int, int], int],
 ) -> dict[str, Any]:
     reports = [report for report in one.reports if report]
     head = {"job": one.job, "recipe": one.recipe, "ranks": one.ranks}
@@ -134,12 +141,11 @@ def _row(
     rates = [rate for report in reports if (rate := gflops(report, flops)) is not None]
     rate = statistics.median(rates) if rates else None
     last = reports[-1]
-    compared = {name: ratio(one.speeds, other.speeds) for name, other in baselines.items()}
     return {
         **head,
         "samples_per_second": digits(statistics.median(speeds)),
         "samples_per_second_rounds": [digits(speed) for speed in speeds],
-        "ratio_to": {name: digits(value) if value else None for name, value in compared.items()},
+        "ratio_to": compared,
         "tokens_computed_per_useful": digits(last["tokens_computed"] / last["tokens_useful"]),
         "labelled_tokens_per_second": _labelled(reports),
         "cpu_seconds_per_sample": digits(statistics.median(map(_processor, reports))),
@@ -212,33 +218,18 @@ def _labelled(reports: Sequence[Report]) -> float | None:
     return digits(statistics.median(rates)) if rates else None
 
 
-def title(job: str, ranks: int) -> str:
-    """`BERT-base, classification, 128 tokens, batch 32; 2 ranks`."""
-    return f"{BY_NAME[job].title}; {ranks} rank{'s' if ranks > 1 else ''}"
-
-
-def places(document: Document) -> list[tuple[str, int]]:
-    """The jobs and numbers of ranks, in the order of the rows."""
-    return list(dict.fromkeys((row["job"], row["ranks"]) for row in document["rows"]))
-
-
 def table(document: Document) -> RenderableType:
     """Two tables for each job and number of ranks, speed and distribution of time; then the ceilings."""
     parts: list[RenderableType] = []
-    for job, ranks in places(document):
+    for job, ranks in jobs(document):
         found = [row for row in document["rows"] if (row["job"], row["ranks"]) == (job, ranks)]
-        parts += [Text(title(job, ranks), style="bold"), _speeds(found), Text()]
-        labelled = {row["recipe"]: row.get("labelled_tokens_per_second") for row in found}
-        if any(labelled.values()):
-            rates = ", ".join(f"{name} {rate:.0f}" for name, rate in labelled.items() if rate)
-            parts += [Text(f"tokens with a label per second: {rates}"), Text()]
-        if any(row.get("split") for row in found):
-            parts += [Text("where the time goes"), _splits(found), Text()]
+        parts += [Text(job_title(job, ranks), style="bold"), terminal_table(SPEEDS, found), Text()]
+        if profiled := [row for row in found if row.get("split")]:
+            parts += [Text("where the time goes"), terminal_table(SPLIT, profiled), Text()]
         for row in found:
             if guess := row.get("predicted_samples_per_second"):
-                low, value, high = (_number(guess[name]) for name in ("low", "value", "high"))
-                text = f"{row['recipe']}, predicted from the cores: {value} samples/s ({low} to {high})"
-                parts += [Text(text), Text()]
+                text = cell("predicted from the cores: {value} samples/s ({low} to {high})", guess)
+                parts += [Text(f"{row['recipe']}, {text}"), Text()]
         parts += [Text(f"{row['recipe']}: {row['reason']}") for row in found if row["reason"]]
         parts += [Text()] if any(row["reason"] for row in found) else []
     for ceiling in document["ceilings"]:
@@ -252,46 +243,3 @@ def table(document: Document) -> RenderableType:
     before, after = document["load"]
     parts.append(Text(f"load average: {before} before, {after} after, including the measurement"))
     return Group(*parts)
-
-
-def _speeds(found: Sequence[Row]) -> Table:
-    measured = {name for row in found for name, ratio in (row.get("ratio_to") or {}).items() if ratio}
-    compared = {
-        title: name
-        for title, name in (("vs. fp32", FP32), ("vs. bf16", BF16), ("vs. trl", TRL))
-        if name in measured
-    }
-    columns = ("recipe", "samples/s", "min to max", *compared, "CPU s", "GB", "tokens", "ceiling")
-    result = plain_table(columns, ("recipe",))
-    for row in found:
-        if row["samples_per_second"] is None:
-            result.add_row(row["recipe"], "-")
-            continue
-        slowest, fastest = (_number(one(row["samples_per_second_rounds"])) for one in (min, max))
-        result.add_row(
-            row["recipe"],
-            _number(row["samples_per_second"]),
-            f"{slowest} to {fastest}" if slowest != fastest else "",
-            *(_times(row["ratio_to"].get(name)) for name in compared.values()),
-            f"{row['cpu_seconds_per_sample']:.3g}",
-            f"{row['peak_memory_bytes'] / 1e9:.2f}",
-            f"{row['tokens_computed_per_useful']:.2f}",
-            "" if row["ceiling_share"] is None else f"{row['ceiling_share']:.0%}",
-        )
-    return result
-
-
-def _splits(found: Iterable[Row]) -> Table:
-    result = plain_table(["recipe", *(_SHORT.get(name, name) for name in CLASSES)], ("recipe",))
-    for row in found:
-        if row.get("split"):
-            result.add_row(row["recipe"], *(f"{row['split'][name]:.0%}" for name in CLASSES))
-    return result
-
-
-def _number(speed: float) -> str:
-    return f"{speed:.3g}" if 1 <= speed < 100 else f"{speed:.2g}" if speed < 1 else f"{speed:.0f}"
-
-
-def _times(ratio: float | None) -> str:
-    return "" if ratio is None else f"{ratio:.2f}x"

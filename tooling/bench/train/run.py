@@ -14,9 +14,9 @@ from cpu_train_stack.machine.cpus import format_cpu_list, parse_cpu_list
 from tooling.basis.console import JsonOption
 from tooling.basis.errors import MOST, UsageError, check_at_least
 from tooling.basis.say import say
-from tooling.bench import measure, output
-from tooling.bench.measure import Container, CpusOption, RunError
-from tooling.bench.train import pairs, picture, recipes, results
+from tooling.bench import plots, report, runner
+from tooling.bench.runner import Container, CpusOption, RunError
+from tooling.bench.train import pairs, recipes, results
 from tooling.bench.train.recipes import Recipe
 from tooling.bench.train.results import Report, Runs
 from tooling.cluster import pretrained
@@ -29,7 +29,7 @@ from tooling.pins.pin import TorchSource
 
 # A load average above this share of the CPUs, before the start, comes from other programs.
 BUSY = 0.3
-CEILING = f"{measure.FOLDER}/benchmarks/ceiling.py"
+CEILING = f"{runner.FOLDER}/benchmarks/ceiling.py"
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class TrainOptions:
 
 @dataclass(frozen=True)
 class TrainPlan:
-    """The jobs, recipes and numbers of ranks to measure. `flags`: arguments of the script, `data`: its rows."""
+    """The jobs, recipes and numbers of ranks to runner. `flags`: arguments of the script, `data`: its rows."""
 
     jobs: tuple[str, ...]
     recipes: tuple[Recipe, ...]
@@ -115,9 +115,9 @@ def run(options: TrainOptions) -> None:
     If a recipe fails, its row has the reason, the other recipes are measured, and Exit is raised with code 1.
     """
     chosen = plan(options)
-    folder = output.folder()
+    folder = report.folder()
     engine, image = options.choice.ensure()
-    cpus = measure.parse_cpus(options.cpus, engine)
+    cpus = runner.parse_cpus(options.cpus, engine)
     pin = docker.read_image_at(engine.endpoint, image.id).labels.get(PIN_LABEL)
     images = {recipe.name: _image(recipe, engine, image.id, pin) for recipe in chosen.recipes}
     load = os.getloadavg()[0]
@@ -128,17 +128,17 @@ def run(options: TrainOptions) -> None:
     runs: list[Runs] = []
     ceilings: dict[str, list[Report]] = {}
     facts = {
-        **output.facts(engine, image),
+        **report.facts(engine, image),
         "pin": pin,
         "cpus": format_cpu_list(cpus),
-        "instructions": os.environ.get(measure.INSTRUCTIONS),
+        "instructions": os.environ.get(runner.INSTRUCTIONS),
         "data": chosen.data.name if chosen.data else None,
     }
     document: dict[str, Any] = {}
     for name in chosen.jobs:
         ceilings[name] = []
         model, data, rows = _data(jobs.BY_NAME[name], chosen.data)
-        container = measure.container(engine, image.id, options.cpus, model, data)
+        container = runner.container(engine, image.id, options.cpus, model, data)
         for ranks in chosen.ranks:
             own = [Runs(name, recipe.name, ranks) for recipe in chosen.recipes]
             runs += own
@@ -150,9 +150,9 @@ def run(options: TrainOptions) -> None:
                 ceilings[name] += _ceiling(name, shapes, container) if shapes else []
                 loads = [round(load, 1), round(os.getloadavg()[0], 1)]
                 document = results.document(runs, ceilings, {**facts, "load": loads})
-                output.save("train", document, folder)  # an interrupted measurement keeps the rounds so far
-    draw = picture.draw if any(row["samples_per_second"] for row in document["rows"]) else None
-    output.publish("train", document, folder, results.table, draw, options.json)
+                report.save("train", document, folder)  # an interrupted measurement keeps the rounds so far
+    draw = plots.train if any(row["samples_per_second"] for row in document["rows"]) else None
+    report.publish("train", document, folder, results.table, draw, options.json)
     if failed := sorted({one.recipe for one in runs if one.failed}):
         raise Exit(f"bench: {', '.join(failed)} failed: see their rows", code=1)
 
@@ -170,13 +170,13 @@ def _round(
     """
     batches: dict[str, int] = {}
     for recipe, one in zip(chosen, runs, strict=True):
-        report = None
+        found = None
         if one.reason is None:
-            report = _report(recipe, one, flags, images[recipe.name], container)
-            outcome = f"{report['samples_per_second']:.2f} samples/s" if report else one.reason
+            found = _report(recipe, one, flags, images[recipe.name], container)
+            outcome = f"{found['samples_per_second']:.2f} samples/s" if found else one.reason
             say(f"  {recipe.name}: {outcome}")
-        one.reports.append(report)
-        for samples, length, count in report["shapes"] if report else ():
+        one.reports.append(found)
+        for samples, length, count in found["shapes"] if found else ():
             batches[f"{samples}x{length}"] = batches.get(f"{samples}x{length}", 0) + count
     return sorted(batches, key=lambda shape: -batches[shape])
 
@@ -202,14 +202,14 @@ def _report(
         return None
     try:
         own = replace(container, image=image, variables=(*container.variables, *recipe.variables))
-        report = measure.run(own, command, f"train-{one.job}-{recipe.name}-{one.ranks}")
+        found = runner.run(own, command, f"train-{one.job}-{recipe.name}-{one.ranks}")
     except RunError as failure:
         one.reason, one.failed = str(failure), True
         return None
-    if report["ranks"] != one.ranks:
-        one.reason, one.failed = f"ranks that trained: {report['ranks']}, expected {one.ranks}", True
+    if found["ranks"] != one.ranks:
+        one.reason, one.failed = f"ranks that trained: {found['ranks']}, expected {one.ranks}", True
         return None
-    return report
+    return found
 
 
 def _ceiling(name: str, shapes: Sequence[str], container: Container) -> list[dict[str, Any]]:
@@ -218,7 +218,7 @@ def _ceiling(name: str, shapes: Sequence[str], container: Container) -> list[dic
         shapes = shapes[:1]  # nearly every batch of chats has another shape
     try:
         command = ("run", "--quiet", CEILING, name, *shapes)
-        return [measure.run(container, command, f"train-{name}-ceiling")]
+        return [runner.run(container, command, f"train-{name}-ceiling")]
     except RunError as failure:
         say(f"{name}: the ceiling was not measured: {failure}")
         return []
@@ -247,8 +247,8 @@ def _data(job: jobs.Job, rows: Path | None) -> tuple[Path | None, Path | None, S
     Fetches the model and creates the data if needed.
     """
     if job.is_pretrained and rows is None:
-        rows = pairs.write(output.FOLDER / "data")
+        rows = pairs.write(report.FOLDER / "data")
     if rows is None:
         return None, None, ()
     rows = rows.resolve()
-    return pretrained.minilm(), rows.parent, ("--data", f"{measure.FOLDER}/data/{rows.name}")
+    return pretrained.minilm(), rows.parent, ("--data", f"{runner.FOLDER}/data/{rows.name}")

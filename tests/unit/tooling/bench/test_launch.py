@@ -3,6 +3,7 @@
 import subprocess
 from collections.abc import Sequence
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from rich.console import Console
 
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
-from tooling.bench import launch
-from tooling.bench.measure import Container
+from tooling.bench import launch, report
+from tooling.bench.runner import Container
 from tooling.engine.api import Engine
+from tooling.image.build import Image
 from tooling.image.choice import Choice
 
 
@@ -59,7 +61,7 @@ def test_the_table_has_a_column_for_each_baseline() -> None:
     Console(file=out, width=200).print(launch.table({"rows": launch.rows(launch.launchers(2), FOUND)}))
     assert "vs. torchrun, 2 ranks" in out.getvalue()
     assert "vs. run_cpu, 1 rank" in out.getvalue()
-    assert "10.0 to 24.0" in out.getvalue()
+    assert "10 to 24" in out.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -80,12 +82,16 @@ def test_the_largest_number_of_ranks_is_the_scripts_batch() -> None:
     assert f'"--batch", type=int, default={launch.BATCH},' in script
 
 
-def test_a_loop_that_does_not_end_is_reported_by_its_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_that_does_not_end_is_reported_by_its_launcher(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def hang(_container: Container, command: Sequence[str], limit_seconds: float) -> None:
         raise subprocess.TimeoutExpired(command, limit_seconds)
 
+    image = Image("cpu-train-stack:2.13", "sha256:1", 0, built=False, seconds=0.0)
+    monkeypatch.setattr(Choice, "ensure", lambda _choice: (Engine("unix:///docker", 2), image))
+    monkeypatch.setattr(report, "FOLDER", tmp_path)
     monkeypatch.setattr(Container, "run", hang)
-    launcher = launch.launchers(2)[0]
-    with pytest.raises(Exit, match=r"^bench failed: torchrun, 2 ranks did not end within 600 s$") as failure:
-        launch.measure(Engine("unix:///docker", 2), "sha256:1", launcher, [])
+    with pytest.raises(Exit, match=r"^bench failed: torchrun, 2 ranks: did not end within 1800 s$") as failure:
+        launch.run(launch.StartOptions(Choice()))
     assert failure.value.code == 1

@@ -11,7 +11,7 @@ from rich.console import Console
 from cpu_train_stack.machine.facts import Core
 from cpu_train_stack.plan.cores import divide
 from tooling.basis.errors import UsageError
-from tooling.bench import plots, scaling, scaling_report
+from tooling.bench import plots, scaling
 from tooling.bench.forecast.estimate import Estimate
 from tooling.bench.forecast.step import ForecastJob, Inputs, step
 from tooling.cluster import compose
@@ -80,7 +80,7 @@ def measured() -> dict[str, Any]:
 
 @pytest.fixture
 def document() -> dict[str, Any]:
-    return scaling_report.document(measured(), FACTS)
+    return scaling.make_document(measured(), FACTS)
 
 
 def test_a_row_compares_the_steps_of_each_round_with_one_node_and_with_no_exchange(
@@ -112,13 +112,13 @@ def test_four_nodes_are_predicted_from_one_and_two(document: dict[str, Any]) -> 
 def test_the_prediction_for_four_nodes_does_not_depend_on_their_measurement(document: dict[str, Any]) -> None:
     other = measured()
     other["phases"][-1]["seconds"] = [9.0] * 3
-    assert scaling_report.document(other, FACTS)["predicted"] == document["predicted"]
+    assert scaling.make_document(other, FACTS)["predicted"] == document["predicted"]
 
 
 def test_without_two_nodes_nothing_is_predicted() -> None:
     alone = measured()
     alone["phases"] = alone["phases"][:1]
-    document = scaling_report.document(alone, FACTS)
+    document = scaling.make_document(alone, FACTS)
     assert document["predicted"] == []
     assert document["ratio"]["seen"] == {}
 
@@ -126,7 +126,7 @@ def test_without_two_nodes_nothing_is_predicted() -> None:
 def test_the_table_fits_a_terminal_and_names_the_quota(document: dict[str, Any]) -> None:
     console = Console(width=80)
     with console.capture() as capture:
-        console.print(scaling_report.table(document))
+        console.print(scaling.table(document))
     lines = capture.get().splitlines()
     assert all(len(line) <= 80 for line in lines)
     assert any("0.5 of each node, by a quota in periods of 100 ms" in line for line in lines)
@@ -141,7 +141,7 @@ def test_a_busy_machine_is_reported() -> None:
     busy["phases"][3]["cpu_share"] = [0.3, 0.3, 0.3]
     console = Console(width=200)
     with console.capture() as capture:
-        console.print(scaling_report.table(scaling_report.document(busy, FACTS)))
+        console.print(scaling.table(scaling.make_document(busy, FACTS)))
     assert "a node with 0.5 of a core got 0.30" in capture.get()
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks import jobs
-from tooling.bench.measure import Container
+from tooling.bench.runner import Container
 from tooling.bench.train import recipes, run
 from tooling.bench.train.results import Runs
 from tooling.engine import docker

@@ -1,18 +1,23 @@
-"""One measurement in a container with the scripts of benchmarks/."""
+"""Starts the containers of a measurement and collects its report: one container, or a cluster."""
 
 import json
 import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+from invoke.exceptions import Exit
+
+from cpu_train_stack import contract
 from cpu_train_stack.machine import cpus as machine_cpus
 from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
 from tooling.cluster import containers, users
-from tooling.cluster.compose import Mount
+from tooling.cluster import run as cluster
+from tooling.cluster.compose import ClusterSpec, Mount
 from tooling.cluster.nodes import detect_lost_engine
 from tooling.engine import docker
 from tooling.engine.api import Engine
@@ -31,7 +36,11 @@ CpusOption = Annotated[str | None, "CPUs of the containers, such as 0-3,8; defau
 
 
 class RunError(Exception):
-    """The reason why a run has no report, in one line."""
+    """The reason why a run has no report, in one line. `code`: the exit code of the container, otherwise 1."""
+
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 @dataclass(frozen=True)
@@ -141,7 +150,28 @@ def run(container: Container, command: Sequence[str], log: str) -> dict[str, Any
     path.write_text(out + error, encoding="utf-8")
     if done.returncode == 0 and len(lines) > 1:  # without a process group, each process acts as rank 0
         raise RunError(f"{len(lines)} processes trained independently; see {path}")
-    raise RunError(f"exit code {done.returncode}: {reason(error or out)}; see {path}")
+    raise RunError(f"exit code {done.returncode}: {reason(error or out)}; see {path}", done.returncode or 1)
+
+
+def run_cluster(spec: ClusterSpec, engine: Engine) -> dict[str, Any]:
+    """Run a cluster whose command is the image's `bench`, and return the document that rank 0 wrote.
+
+    Raises Exit with the cluster's exit code if it fails.
+    """
+    shared = cluster.writable_folder(cluster.folder_of(spec.name) / "output")
+    result = shared / "result.json"
+    result.unlink(missing_ok=True)
+    measured = replace(
+        spec,
+        command=(*spec.command, f"--output=/output/{result.name}"),
+        mounts=(Mount(shared, contract.OUTPUT, read_only=False),),
+        offline=True,
+    )
+    outcome = cluster.run(measured, engine, shown=sys.stderr.buffer)
+    if outcome.exit_code != 0:
+        raise Exit(f"bench failed: the cluster ended with exit code {outcome.exit_code}", code=outcome.exit_code)
+    document: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+    return document
 
 
 def reason(output: str) -> str:

@@ -1,8 +1,8 @@
-"""Writes a measurement: a JSON file, a picture, and a table or the JSON document on standard output."""
+"""The report of a measurement: a JSON file, a picture, and a table or the JSON document on standard output."""
 
 import json
-import sys
-from collections.abc import Callable, Iterator, Mapping
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 from rich.console import RenderableType
 
-from tooling.basis.console import PrintableConsole
+from cpu_train_stack.bench.cases import digits
+from tooling.basis.console import console
 from tooling.basis.errors import UsageError
 from tooling.basis.files import create_writable, write_atomic
 from tooling.basis.paths import CACHE
@@ -19,6 +20,8 @@ from tooling.engine.api import Engine
 from tooling.image.build import Image
 
 FOLDER = CACHE / "bench"
+# Of tables in a file or a pipe, in characters.
+WIDTH = 160
 
 OutputOption = Annotated[str | None, "the folder for the JSON file and the PNG; default: .cache/bench"]
 
@@ -35,6 +38,18 @@ def folder(output: str | None = None) -> Path:
     return path
 
 
+def check_seconds(seconds: float) -> None:
+    """Raises UsageError for a value of --seconds that no measurement takes."""
+    if not 0 < seconds < 3600:
+        raise UsageError(f"bench: --seconds is {seconds:g}, expected more than 0 and less than 3600")
+
+
+def ratio(speeds: Sequence[float | None], others: Sequence[float | None]) -> float | None:
+    """The median of the ratios of all rounds with both: a slow round has no effect."""
+    ratios = [speed / other for speed, other in zip(speeds, others, strict=False) if speed and other]
+    return digits(statistics.median(ratios)) if ratios else None
+
+
 def facts(engine: Engine, image: Image) -> dict[str, Any]:
     """What every document has."""
     return {"date": datetime.now(UTC).isoformat(timespec="seconds"), "image": image.id, "cpus": engine.cpus}
@@ -48,12 +63,8 @@ def save(kind: str, document: Document, parent: Path) -> Path:
     date = datetime.fromisoformat(document["date"])
     path = parent / f"{kind}-{date:%Y%m%dT%H%M%SZ}.json"
     with _explained(path):
-        write_atomic(path, _text(document))
+        write_atomic(path, json.dumps(document, indent=2) + "\n")
     return path
-
-
-def _text(document: Document) -> str:
-    return json.dumps(document, indent=2) + "\n"
 
 
 @contextmanager
@@ -79,10 +90,9 @@ def publish(
     Raises UsageError if a file cannot be written. The measurement is printed by then.
     """
     if as_json:
-        sys.stdout.write(_text(document))
-        sys.stdout.flush()
+        print(json.dumps(document, indent=2), flush=True)
     else:
-        PrintableConsole().print(table(document))
+        console(WIDTH).print(table(document))
     path = save(kind, document, parent)
     if draw:
         picture = path.with_suffix(".png")

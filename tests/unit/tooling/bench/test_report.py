@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from tooling.basis.errors import UsageError
-from tooling.bench import attention, launch, output
+from tooling.bench import attention, launch, report
 from tooling.bench.train import run as train
 from tooling.image.choice import Choice
 
@@ -21,10 +21,10 @@ NAME = "kind-20260102T030405Z"
 def test_a_folder_that_cannot_be_written_to_is_reported_by_its_name(
     given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output, "FOLDER", tmp_path)
+    monkeypatch.setattr(report, "FOLDER", tmp_path)
     monkeypatch.setattr(tempfile, "TemporaryFile", Mock(side_effect=PermissionError(13, "Permission denied")))
     with pytest.raises(UsageError, match=f"^bench: {tmp_path}: Permission denied, expected a folder that you can"):
-        output.folder(str(tmp_path) if given else None)
+        report.folder(str(tmp_path) if given else None)
 
 
 @pytest.mark.parametrize(
@@ -38,14 +38,14 @@ def test_a_folder_that_cannot_be_written_to_is_reported_by_its_name(
 )
 def test_the_folder_is_checked_before_the_build(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr(output, "FOLDER", tmp_path / "file" / "bench")
+    monkeypatch.setattr(report, "FOLDER", tmp_path / "file" / "bench")
     monkeypatch.setattr(Choice, "ensure", lambda _self: pytest.fail("the image was built"))
     with pytest.raises(UsageError, match="file/bench: Not a directory"):
         run(Choice())
 
 
 def test_the_files_have_the_printed_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output.publish("kind", DOCUMENT, tmp_path, lambda _: "table", lambda _, path: path.touch(), as_json=True)
+    report.publish("kind", DOCUMENT, tmp_path, lambda _: "table", lambda _, path: path.touch(), as_json=True)
     out, _ = capsys.readouterr()
     assert json.loads(out) == DOCUMENT
     assert (tmp_path / f"{NAME}.json").read_text() == out
@@ -58,13 +58,13 @@ def test_a_measurement_that_cannot_be_saved_is_printed(
 ) -> None:
     (tmp_path / f"{NAME}.json").mkdir()
     with pytest.raises(UsageError, match=rf"{NAME}\.json cannot be written: Is a directory: free some space"):
-        output.publish("kind", DOCUMENT, tmp_path, lambda _: "the table", None, as_json)
+        report.publish("kind", DOCUMENT, tmp_path, lambda _: "the table", None, as_json)
     out, _ = capsys.readouterr()
     assert out == (json.dumps(DOCUMENT, indent=2) if as_json else "the table") + "\n"
 
 
 def test_a_full_disk_keeps_the_rounds_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = output.save("kind", DOCUMENT, tmp_path)
+    path = report.save("kind", DOCUMENT, tmp_path)
     before = path.read_text()
 
     def full(file: Path, *_: object, **__: object) -> int:
@@ -74,6 +74,6 @@ def test_a_full_disk_keeps_the_rounds_so_far(tmp_path: Path, monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", full)
         with pytest.raises(UsageError, match="cannot be written: No space left on device"):
-            output.save("kind", {**DOCUMENT, "rows": [1, 2]}, tmp_path)
+            report.save("kind", {**DOCUMENT, "rows": [1, 2]}, tmp_path)
     assert path.read_text() == before
     assert [file.name for file in tmp_path.iterdir()] == [path.name]

@@ -14,8 +14,8 @@ from docker.errors import DockerException
 from invoke.exceptions import Exit
 
 from tooling.basis.errors import UsageError
-from tooling.bench import attention, collectives, launch, measure, output, scaling
-from tooling.bench.measure import Container
+from tooling.bench import attention, collectives, launch, report, runner, scaling
+from tooling.bench.runner import Container
 from tooling.cluster import run as cluster
 from tooling.cluster import users
 from tooling.cluster.compose import ClusterSpec
@@ -35,7 +35,7 @@ def podman_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_containers_get_the_variable_that_hides_instructions() -> None:
-    words = measure.container(ENGINE, "sha256:1").arguments()
+    words = runner.container(ENGINE, "sha256:1").arguments()
     assert words[words.index("ONEDNN_MAX_CPU_ISA") - 1] == "--env"
 
 
@@ -63,7 +63,7 @@ def test_a_container_reads_what_the_caller_can_read(
     monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
     monkeypatch.delenv("SUDO_UID", raising=False)
     monkeypatch.setattr(
-        measure, "connect", lambda _endpoint: SimpleNamespace(info=lambda: info, close=lambda: None)
+        runner, "connect", lambda _endpoint: SimpleNamespace(info=lambda: info, close=lambda: None)
     )
     ran: list[Sequence[str]] = []
 
@@ -72,7 +72,7 @@ def test_a_container_reads_what_the_caller_can_read(
         return subprocess.CompletedProcess([], 0)
 
     monkeypatch.setattr(docker, "run", run)
-    container = measure.container(ENGINE, "sha256:1")
+    container = runner.container(ENGINE, "sha256:1")
     container.run(["run", "a.py"], 1)
     assert ran == [[*words, *container.arguments()]]
 
@@ -82,10 +82,10 @@ def test_taskset_in_the_container_starts_the_images_entrypoint_on_the_chosen_cpu
 ) -> None:
     image = LocalImage("sha256:1", 1, {}, (), {"Entrypoint": ["entrypoint"]})
     monkeypatch.setattr(docker, "read_image_at", lambda _endpoint, _reference: image)
-    bound = measure.container(ENGINE, image.id, "0,2")
+    bound = runner.container(ENGINE, image.id, "0,2")
     assert "--entrypoint=taskset" in bound.arguments()
     assert bound.words(["run", "a.py"]) == ["--cpu-list", "0,2", "entrypoint", "run", "a.py"]
-    free = measure.container(ENGINE, image.id)
+    free = runner.container(ENGINE, image.id)
     assert "--entrypoint=taskset" not in free.arguments()
     assert free.words(["run", "a.py"]) == ["run", "a.py"]
 
@@ -93,20 +93,20 @@ def test_taskset_in_the_container_starts_the_images_entrypoint_on_the_chosen_cpu
 @pytest.mark.parametrize("text", ["0-7", "x", "", "1-0", "-1"])
 def test_cpus_that_the_engine_does_not_have_are_refused(text: str) -> None:
     engine = Engine("ssh://another", 4)
-    assert measure.parse_cpus("0,2-3", engine) == (0, 2, 3)
-    assert measure.parse_cpus(None, engine) == (0, 1, 2, 3)
+    assert runner.parse_cpus("0,2-3", engine) == (0, 2, 3)
+    assert runner.parse_cpus(None, engine) == (0, 1, 2, 3)
     with pytest.raises(UsageError, match=f"--cpus is '{text}', expected CPUs of 0-3, such as"):
-        measure.parse_cpus(text, engine)
+        runner.parse_cpus(text, engine)
 
 
 def test_an_image_that_was_removed_before_the_start_is_named_with_the_fix(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    refused = subprocess.CompletedProcess([], measure.REFUSED, b"", b"Error: sha256:1: image not known")
+    refused = subprocess.CompletedProcess([], runner.REFUSED, b"", b"Error: sha256:1: image not known")
     monkeypatch.setattr(docker, "run", lambda *_, **__: refused)
     monkeypatch.setattr(Container, "user", lambda _container: [])
     monkeypatch.setattr(docker, "find_image_at", lambda *_: None)
-    container = measure.container(ENGINE, "sha256:1")
+    container = runner.container(ENGINE, "sha256:1")
     with pytest.raises(
         UsageError, match=r"^image sha256:1 is no longer in the engine .*: run the same command again$"
     ):
@@ -121,7 +121,7 @@ def test_an_image_that_was_removed_before_the_start_is_named_with_the_fix(
     [
         lambda choice: launch.run(launch.StartOptions(choice)),
         lambda choice: attention.run(attention.AttentionOptions(choice)),
-        lambda choice: collectives.collectives(collectives.CollectivesOptions(choice)),
+        lambda choice: collectives.run(collectives.CollectivesOptions(choice)),
         lambda choice: scaling.run(scaling.ScalingOptions(choice)),
     ],
     ids=["launch", "attention", "collectives", "scaling"],
@@ -144,8 +144,8 @@ def test_the_image_runs_by_its_id_because_a_build_moves_its_tag(
     monkeypatch.setattr(docker, "run", run_container)
     monkeypatch.setattr(cluster, "run", run_cluster)
     monkeypatch.setattr(cluster, "CLUSTERS", tmp_path)
-    monkeypatch.setattr(measure, "LOGS", tmp_path)
-    monkeypatch.setattr(output, "folder", lambda *_: tmp_path)
+    monkeypatch.setattr(runner, "LOGS", tmp_path)
+    monkeypatch.setattr(report, "folder", lambda *_: tmp_path)
     monkeypatch.setattr(Container, "user", lambda _container: [])
     with pytest.raises(Exit, match=r"^bench failed"):
         bench(Choice())
