@@ -149,8 +149,8 @@ def test_minilm_reaches_its_accuracy_on_mrpc(pairs: Data, tmp_path: Path, image:
     result = train("mrpc", pairs, tmp_path, 2, *arguments, *plain, validation="test.csv", timeout=1400)
     assert result["steps"] == 255
     assert result["metrics"]["eval_samples"] == 1725
-    # Without training: 0.665, and a loss of 0.638. Seeds differ (0.715 to 0.781, 0.475 to 0.552, docs/speed.md),
-    # and so does one seed on CPUs that round differently.
+    # Without training: 0.665, and a loss of 0.638. Seeds differ (0.715 to 0.781, 0.475 to 0.552,
+    # benchmarks/results/no-padding-mrpc.json), and so does one seed on CPUs that round differently.
     assert result["metrics"]["eval_accuracy"] >= 0.7, result["metrics"]
     assert result["metrics"]["eval_loss"] <= 0.6, result["metrics"]
 

@@ -11,6 +11,7 @@ from tooling.checks import fresh as fresh_machine
 from tooling.checks import ranks as of_ranks
 from tooling.checks import sanitize as sanitized
 from tooling.checks import soak as soaked
+from tooling.checks import tables as of_results
 from tooling.checks.emulate import guest
 from tooling.checks.faults import reliability
 from tooling.cli.options import task
@@ -141,3 +142,9 @@ def emulate(
 def fresh(command: tuple[str, ...] = ()) -> None:
     """Run the README's two commands, or COMMAND, on a fresh Debian without any of this machine's programs."""
     fresh_machine.run(command)
+
+
+@task
+def tables() -> None:
+    """Write the tables of figures in README.md and docs/ from the results in benchmarks/results."""
+    of_results.run()
