@@ -14,10 +14,10 @@ from rich.table import Table
 from cpu_train_stack import contract
 from tooling.basis.console import JsonOption
 from tooling.basis.errors import MOST, UsageError
+from tooling.basis.figures import terminal_table
 from tooling.basis.paths import ROOT
 from tooling.basis.say import say
 from tooling.bench import report, runner
-from tooling.bench.figures import terminal_table
 from tooling.bench.runner import Container
 from tooling.cluster.compose import Mount
 from tooling.image.choice import Choice

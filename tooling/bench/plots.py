@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.jobs import BY_NAME
 from benchmarks.split import CLASSES
 from cpu_train_stack.bench.cases import readable
+from tooling.basis.figures import Row
 from tooling.basis.paths import CACHE
-from tooling.bench.figures import Row
 from tooling.bench.report import Document
 
 if TYPE_CHECKING:

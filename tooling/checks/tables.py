@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from tooling.basis.errors import UsageError
+from tooling.basis.figures import Columns, number, page_table, table_lines
 from tooling.basis.files import write_atomic
 from tooling.basis.paths import ROOT
 from tooling.basis.say import say
 from tooling.bench import collectives, scaling
-from tooling.bench.figures import Columns, number, page_table, table_lines
 from tooling.bench.report import Document
 from tooling.bench.train.recipes import BF16, FP32, OURS
 from tooling.bench.train.results import SPEEDS

@@ -5,7 +5,7 @@ from typing import Annotated
 from rich.table import Table
 
 from cpu_train_stack.machine import files
-from tooling.basis.console import HtmlOption, JsonOption, console
+from tooling.basis.console import JsonOption, console
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
 from tooling.bench.forecast import command as forecast
@@ -99,9 +99,9 @@ def stop(
 
 
 @task
-def plan_cluster(request: ForecastRequest, json: JsonOption = False, html: HtmlOption = None) -> None:
+def plan_cluster(request: ForecastRequest, json: JsonOption = False) -> None:
     """Predict how long a job takes on N nodes, and how many nodes are worth using, with error bars."""
-    forecast.run(request, json, html)
+    forecast.run(request, json)
 
 
 @task

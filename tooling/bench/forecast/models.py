@@ -38,68 +38,42 @@ class Model:
         return 3.0 * length * (2 * self.products + 4 * length * self.quadratic)
 
 
-@dataclass(frozen=True)
-class Encoder:
-    """BERT and related models. `positions`, `types`: rows of the position and token type embeddings."""
-
-    layers: int
-    hidden: int
-    intermediate: int
-    vocabulary: int
-    positions: int = 512
-    types: int = 2
-    pooler: bool = True
-
-    def model(self, name: str) -> Model:
-        width = self.hidden
-        embeddings = (self.vocabulary + self.positions + self.types) * width + 2 * width
-        products = self.layers * (4 * width * width + 2 * width * self.intermediate)
-        biases_and_norms = self.layers * (4 * width + self.intermediate + width + 4 * width)
-        pooler = width * width + width if self.pooler else 0
-        total = embeddings + products + biases_and_norms + pooler
-        return Model(name, total, self.vocabulary * width, products, self.layers * width)
+# The keys of layers, width, inner width and vocabulary, in the configs of BERT, and of DistilBERT.
+_SIZES = ("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size")
+_DISTILBERT = ("n_layers", "dim", "hidden_dim", "vocab_size")
 
 
-@dataclass(frozen=True)
-class Decoder:
-    """Llama and related models: gated layers, RMS norms. `tied`: the output layer shares the word embeddings."""
-
-    layers: int
-    hidden: int
-    intermediate: int
-    vocabulary: int
-    heads: int
-    kv_heads: int
-    head_width: int
-    tied: bool
-    qkv_biases: bool = False
-
-    def model(self, name: str) -> Model:
-        queries, keys = self.heads * self.head_width, self.kv_heads * self.head_width
-        layer = 2 * self.hidden * (queries + keys) + 3 * self.hidden * self.intermediate
-        biases = queries + 2 * keys if self.qkv_biases else 0
-        words = self.vocabulary * self.hidden
-        products = self.layers * layer + words  # a tied output layer multiplies, too
-        total = self.layers * (layer + biases + 2 * self.hidden) + self.hidden + words * (1 if self.tied else 2)
-        return Model(name, total, words, products, self.layers * queries)
+def _bert(*sizes: int, positions: int = 512, types: int = 2) -> Mapping[str, Any]:
+    more = {"max_position_embeddings": positions, "type_vocab_size": types}
+    return dict(zip(_SIZES, sizes, strict=True)) | more
 
 
-# Source: each model's config.json on the Hugging Face hub. The counts do not include the head of a task.
-KNOWN: dict[str, Encoder | Decoder] = {
-    "bert-base-cased": Encoder(12, 768, 3072, 28996),
-    "bert-base-uncased": Encoder(12, 768, 3072, 30522),
-    "bert-large-cased": Encoder(24, 1024, 4096, 28996),
-    "bert-large-uncased": Encoder(24, 1024, 4096, 30522),
-    "distilbert-base-cased": Encoder(6, 768, 3072, 28996, types=0, pooler=False),
-    "distilbert-base-uncased": Encoder(6, 768, 3072, 30522, types=0, pooler=False),
-    "all-MiniLM-L6-v2": Encoder(6, 384, 1536, 30522),
-    "all-MiniLM-L12-v2": Encoder(12, 384, 1536, 30522),
-    "roberta-base": Encoder(12, 768, 3072, 50265, positions=514, types=1),
-    "roberta-large": Encoder(24, 1024, 4096, 50265, positions=514, types=1),
-    "xlm-roberta-base": Encoder(12, 768, 3072, 250002, positions=514, types=1),
-    "TinyLlama-1.1B": Decoder(22, 2048, 5632, 32000, 32, 4, 64, tied=False),
-    "Llama-3.2-1B": Decoder(16, 2048, 8192, 128256, 32, 8, 64, tied=True),
-    "Qwen2.5-0.5B": Decoder(24, 896, 4864, 151936, 14, 2, 64, tied=True, qkv_biases=True),
+def _distilbert(*sizes: int) -> Mapping[str, Any]:
+    more = {"model_type": "distilbert", "max_position_embeddings": 512}
+    return dict(zip(_DISTILBERT, sizes, strict=True)) | more
+
+
+def _llama(*sizes: int, heads: int, kv_heads: int, tied: bool, kind: str = "llama") -> Mapping[str, Any]:
+    more = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "tie_word_embeddings": tied}
+    return dict(zip(_SIZES, sizes, strict=True)) | more | {"model_type": kind, "rms_norm_eps": 1e-5}
+
+
+# Parts of each model's config.json on the Hugging Face hub. The counts do not include the head of a task.
+KNOWN: dict[str, Mapping[str, Any]] = {
+    "bert-base-cased": _bert(12, 768, 3072, 28996),
+    "bert-base-uncased": _bert(12, 768, 3072, 30522),
+    "bert-large-cased": _bert(24, 1024, 4096, 28996),
+    "bert-large-uncased": _bert(24, 1024, 4096, 30522),
+    "distilbert-base-cased": _distilbert(6, 768, 3072, 28996),
+    "distilbert-base-uncased": _distilbert(6, 768, 3072, 30522),
+    "all-MiniLM-L6-v2": _bert(6, 384, 1536, 30522),
+    "all-MiniLM-L12-v2": _bert(12, 384, 1536, 30522),
+    "roberta-base": _bert(12, 768, 3072, 50265, positions=514, types=1),
+    "roberta-large": _bert(24, 1024, 4096, 50265, positions=514, types=1),
+    "xlm-roberta-base": _bert(12, 768, 3072, 250002, positions=514, types=1),
+    "TinyLlama-1.1B": _llama(22, 2048, 5632, 32000, heads=32, kv_heads=4, tied=False),
+    "Llama-3.2-1B": _llama(16, 2048, 8192, 128256, heads=32, kv_heads=8, tied=True),
+    "Qwen2.5-0.5B": _llama(24, 896, 4864, 151936, heads=14, kv_heads=2, tied=True, kind="qwen2"),
 }
 # Short names. They mean the uncased models.
 _SHORT = {
@@ -137,7 +111,7 @@ def find(text: str) -> Model:
             f"--model is {text!r}, which is neither a known name nor a config.json{hint}: pass the number of "
             f"parameters (110M), a config.json, or one of: {', '.join(KNOWN)}"
         )
-    return KNOWN[name].model(name)
+    return _count(name, KNOWN[name])
 
 
 def read(file: Path) -> Model:
@@ -155,7 +129,7 @@ def read(file: Path) -> Model:
         )
     name = str(config.get("_name_or_path") or file.resolve().parent.name)
     try:
-        return (_decoder(config) if _is_decoder(config) else _encoder(config)).model(name)
+        return _count(name, config)
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(
             f"--model {file}: {config.get('model_type', 'a model')}: {error} is not an integer above 0: expected "
@@ -165,7 +139,7 @@ def read(file: Path) -> Model:
 
 # Experts, layers that share weights, and embeddings of another width: the count of parameters would be wrong.
 _UNKNOWN_LAYERS = ("num_local_experts", "num_experts", "n_routed_experts", "num_hidden_groups")
-# Of GPT-NeoX, Phi, Starcoder2 and ModernBERT, whose layers are neither `Encoder`'s nor `Decoder`'s.
+# Of GPT-NeoX, Phi, Starcoder2 and ModernBERT, whose layers are counted by neither function.
 _OF_OTHERS = re.compile("num_key_value_heads|.*(rope|rotary).*")
 
 
@@ -175,7 +149,7 @@ def _is_decoder(config: Mapping[str, Any]) -> bool:
 
 
 def _unknown_layers(config: Mapping[str, Any]) -> str | None:
-    """The first key of a part that `Encoder` and `Decoder` do not have, or None."""
+    """The first key of a part that is not counted, or None."""
     found = [key for key in _UNKNOWN_LAYERS if config.get(key)]
     if not _is_decoder(config):
         found += [key for key in config if config[key] and _OF_OTHERS.fullmatch(key)]
@@ -184,35 +158,38 @@ def _unknown_layers(config: Mapping[str, Any]) -> str | None:
     return next(iter(found), None)
 
 
-# The keys of layers, width and inner width.
-_BERT = ("num_hidden_layers", "hidden_size", "intermediate_size")
-_DISTILBERT = ("n_layers", "dim", "hidden_dim")
+def _count(name: str, config: Mapping[str, Any]) -> Model:
+    return (_decoder if _is_decoder(config) else _encoder)(name, config)
 
 
-def _encoder(config: Mapping[str, Any]) -> Encoder:
+def _encoder(name: str, config: Mapping[str, Any]) -> Model:
+    """BERT and related models, with a pooler, and DistilBERT."""
     distil = config.get("model_type") == "distilbert"
-    sizes = (*(_DISTILBERT if distil else _BERT), "vocab_size", "max_position_embeddings")
-    layers, width, inner, vocabulary, positions = (_positive(config, name) for name in sizes)
+    layers, width, inner, words = (_positive(config, key) for key in (_DISTILBERT if distil else _SIZES))
     types = 0 if distil or not config.get("type_vocab_size") else _positive(config, "type_vocab_size")
-    return Encoder(layers, width, inner, vocabulary, positions, types, pooler=not distil)
+    embeddings = (words + _positive(config, "max_position_embeddings") + types + 2) * width
+    products = layers * (4 * width * width + 2 * width * inner)
+    biases_and_norms = layers * (9 * width + inner)
+    pooler = 0 if distil else width * width + width
+    total = embeddings + products + biases_and_norms + pooler
+    return Model(name, total, words * width, products, layers * width)
 
 
-def _decoder(config: Mapping[str, Any]) -> Decoder:
+def _decoder(name: str, config: Mapping[str, Any]) -> Model:
+    """Llama and related models: gated layers, RMS norms."""
     kind = str(config.get("model_type"))
-    sizes = (*_BERT, "vocab_size", "num_attention_heads")
-    layers, width, inner, vocabulary, heads = (_positive(config, name) for name in sizes)
-    return Decoder(
-        layers,
-        width,
-        inner,
-        vocabulary,
-        heads,
-        _positive(config, "num_key_value_heads") if config.get("num_key_value_heads") is not None else heads,
-        _positive(config, "head_dim") if config.get("head_dim") else width // heads,
-        # A config leaves out what is the default of its class: Gemma's is True.
-        tied=bool(config.get("tie_word_embeddings", kind.startswith(("gemma", "cohere")))),
-        qkv_biases=kind == "qwen2",
-    )
+    layers, width, inner, words = (_positive(config, key) for key in _SIZES)
+    heads = _positive(config, "num_attention_heads")
+    shared = heads if config.get("num_key_value_heads") is None else _positive(config, "num_key_value_heads")
+    of_head = _positive(config, "head_dim") if config.get("head_dim") else width // heads
+    queries, keys = heads * of_head, shared * of_head
+    layer = 2 * width * (queries + keys) + 3 * width * inner
+    biases = queries + 2 * keys if kind == "qwen2" else 0
+    # A config leaves out what is the default of its class: Gemma's output layer shares the word embeddings.
+    tied = config.get("tie_word_embeddings", kind.startswith(("gemma", "cohere")))
+    total = layers * (layer + biases + 2 * width) + width + words * width * (1 if tied else 2)
+    # A tied output layer multiplies, too.
+    return Model(name, total, words * width, layers * layer + words * width, layers * queries)
 
 
 def _positive(config: Mapping[str, Any], name: str) -> int:

@@ -11,7 +11,7 @@ from rich.text import Text
 from benchmarks.jobs import BY_NAME, Job
 from benchmarks.split import CLASSES
 from cpu_train_stack.bench.cases import digits
-from tooling.bench.figures import cell, terminal_table
+from tooling.basis.figures import cell, terminal_table
 from tooling.bench.forecast import inputs, models
 from tooling.bench.forecast.estimate import Estimate
 from tooling.bench.plots import job_title, jobs

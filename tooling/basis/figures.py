@@ -6,8 +6,8 @@ the keys, or with None, leaves the cell empty. A column without any cell is left
     no format   a number with three digits, a text as it is, a list of texts separated by commas
     range       the smallest and the largest of several numbers; empty if they are equal
     x, %        a ratio, a share
-    ms, GB      seconds in milliseconds, bytes in GB
-    size        bytes, such as 25 MiB
+    ms, time    seconds in milliseconds, or in their two largest units
+    GB, size    bytes in GB, or with a unit, such as 25 MiB
     yes|no      a text for True and one for False
 """
 
@@ -31,6 +31,17 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:.3g}"
 
 
+def duration(seconds: float) -> str:
+    """`3 h 51 min`, `4 min 39 s`, `46 s`."""
+    rounded = round(max(0.0, seconds))
+    if rounded < 60:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60} s"
+    minutes = round(rounded / 60)
+    return f"{minutes // 60:,} h {minutes % 60} min"
+
+
 class _MissingError(Exception):
     """The row has no such figure."""
 
@@ -51,6 +62,8 @@ class _Formatter(string.Formatter):
         if spec == "range":
             ends = [number(one(value)) for one in (min, max)]
             return " to ".join(dict.fromkeys(ends)) if ends[0] != ends[1] else ""
+        if spec == "time":
+            return duration(value)
         if spec == "size":
             return readable(value)
         if spec in _SCALES and isinstance(value, int | float):
@@ -80,11 +93,11 @@ def cells(columns: Columns, rows: Sequence[Row]) -> tuple[list[str], list[list[s
     return list(kept), [list(line) for line in zip(*kept.values(), strict=True)]
 
 
-def terminal_table(columns: Columns, rows: Sequence[Row], title: str | None = None) -> Table:
+def terminal_table(columns: Columns, rows: Sequence[Row], title: str | None = None, gap: int = 1) -> Table:
     """A table without borders. Columns of texts are on the left."""
     headers, lines = cells(columns, rows)
     texts = [header for at, header in enumerate(headers) if lines[0][at][:1].isalpha()]
-    shown = plain_table(headers, texts, title, gap=1)
+    shown = plain_table(headers, texts, title, gap)
     for line in lines:
         shown.add_row(*line)
     return shown

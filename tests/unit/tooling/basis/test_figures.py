@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tooling.bench import figures
+from tooling.basis import figures
 
 ROW: dict[str, Any] = {
     "seconds": 0.0123456,
@@ -50,3 +50,10 @@ def test_a_column_without_cells_is_left_out() -> None:
         "| 1 | |",
         "| 2 | x |",
     ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(46.2, "46 s"), (279, "4 min 39 s"), (13860, "3 h 51 min"), (3599.7, "1 h 0 min")]
+)
+def test_a_duration_has_its_two_largest_units(seconds: float, said: str) -> None:
+    assert figures.duration(seconds) == said
