@@ -1,7 +1,7 @@
 """A forecast: the options of `./inv plan-cluster`, the plan made from them, and its JSON document. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from cpu_train_stack.plan.ccl import CORES_WORTH_A_WORKER
@@ -191,34 +191,24 @@ def _warnings(request: ForecastRequest, model: Model, rows: Sequence[Prediction]
 
 def document(request: ForecastRequest, plan: ForecastPlan) -> dict[str, Any]:
     """The document of --json."""
+    batch = plan.job.batch_size * plan.job.ranks_per_node
+    rows = [{**asdict(row), "global_batch": batch * row.nodes, "node_hours": row.node_hours} for row in plan.rows]
     return {
         "model": plan.model.name,
         "parameters": plan.model.parameters,
         "gradient_bytes": plan.job.gradient_bytes,
         "flops_per_sample": plan.model.flops(request.seq_length),
         "interval": 0.9,
-        "inputs": {name: _ends(estimate) for name, estimate in vars(plan.inputs).items()},
+        "inputs": _rounded(asdict(plan.inputs)),
         "speed_is_measured": plan.speed_is_measured,
-        "rows": [
-            {
-                "nodes": row.nodes,
-                "steps": row.steps,
-                "global_batch": plan.job.batch_size * plan.job.ranks_per_node * row.nodes,
-                "seconds": _ends(row.seconds),
-                "samples_per_second": _ends(row.samples_per_second),
-                "speedup": _ends(row.speedup),
-                "efficiency": _ends(row.efficiency),
-                "communication_share": round(row.communication_share, 4),
-                "waiting_share": round(row.waiting_share, 4),
-                "node_hours": round(row.node_hours, 4),
-            }
-            for row in plan.rows
-        ],
+        "rows": [_rounded(row) for row in rows],
         "efficiency_wanted": request.efficiency,
         "recommended": plan.recommended,
         "warnings": list(plan.warnings),
     }
 
 
-def _ends(estimate: Estimate) -> dict[str, float]:
-    return {name: float(f"{value:.6g}") for name, value in vars(estimate).items()}
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(one) for name, one in value.items()}
+    return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -172,7 +172,10 @@ def _round(
     for recipe, one in zip(chosen, runs, strict=True):
         found = None
         if one.reason is None:
-            found = _report(recipe, one, flags, images[recipe.name], container)
+            try:
+                found = _report(recipe, one, flags, images[recipe.name], container)
+            except RunError as failure:
+                one.reason, one.failed = str(failure), failure.code != 0
             outcome = f"{found['samples_per_second']:.2f} samples/s" if found else one.reason
             say(f"  {recipe.name}: {outcome}")
         one.reports.append(found)
@@ -181,34 +184,25 @@ def _round(
     return sorted(batches, key=lambda shape: -batches[shape])
 
 
-def _report(
-    recipe: Recipe, one: Runs, flags: Sequence[str], image: str | None, container: Container
-) -> Report | None:
-    """The report of one run. Without a report, sets the reason in `one` and returns None."""
+def _report(recipe: Recipe, one: Runs, flags: Sequence[str], image: str | None, container: Container) -> Report:
+    """The report of one run. Raises RunError, with code 0 if the recipe cannot run here."""
     if recipe.task and recipe.task != jobs.BY_NAME[one.job].task:
-        one.reason = f"{recipe.name} trains only {recipe.task} models"
-        return None
+        raise RunError(f"{recipe.name} trains only {recipe.task} models", 0)
     cpus = sorted(parse_cpu_list(container.cpus or ""))
     command = recipe.command(one.ranks, ("--output_dir", "/tmp/out", *flags), cpus)  # noqa: S108 - the container's
     if isinstance(command, str):
-        one.reason = command
-        return None
+        raise RunError(command, 0)
     if image is None:
         words = [*(["--pin", recipe.pin] if recipe.pin else []), *(f"--with {name}" for name in recipe.packages)]
-        one.reason = (
+        raise RunError(
             f"the image is missing: run ./inv build {' '.join(words)}, or with --torch-source default where "
-            "PyTorch's own index cannot be reached"
+            "PyTorch's own index cannot be reached",
+            0,
         )
-        return None
-    try:
-        own = replace(container, image=image, variables=(*container.variables, *recipe.variables))
-        found = runner.run(own, command, f"train-{one.job}-{recipe.name}-{one.ranks}")
-    except RunError as failure:
-        one.reason, one.failed = str(failure), True
-        return None
+    own = replace(container, image=image, variables=(*container.variables, *recipe.variables))
+    found = runner.run(own, command, f"train-{one.job}-{recipe.name}-{one.ranks}")
     if found["ranks"] != one.ranks:
-        one.reason, one.failed = f"ranks that trained: {found['ranks']}, expected {one.ranks}", True
-        return None
+        raise RunError(f"ranks that trained: {found['ranks']}, expected {one.ranks}")
     return found
 
 

@@ -56,11 +56,29 @@ def test_chosen_names_keep_the_order_of_the_known_names() -> None:
     assert recipes.chosen(None, tuple(jobs.BY_NAME), jobs.DEFAULT, "--job") == jobs.DEFAULT
 
 
-def test_a_recipe_without_an_image_names_the_fix_and_has_not_failed() -> None:
-    one = Runs("tiny", "ipex-2.8", 2)
-    assert run._report(recipes.BY_NAME["ipex-2.8"], one, (), None, CONTAINER) is None
-    assert str(one.reason).startswith("the image is missing: run ./inv build --pin 2.8, or")
-    assert not one.failed
+@pytest.mark.parametrize(
+    ("recipe", "job", "ranks", "image", "reason"),
+    [
+        ("ipex-2.8", "tiny", 2, None, "the image is missing: run ./inv build --pin 2.8, or"),
+        (
+            recipes.TRL,
+            "smollm-sft",
+            2,
+            None,
+            f"the image is missing: run ./inv build --with {recipes.TRL_PACKAGE}, or",
+        ),
+        (recipes.TRL, "mrpc-guide", 2, "image", "trl trains only language models"),
+        ("run_cpu", "tiny", 2, "image", "run_cpu creates no process group"),
+    ],
+    ids=["no image of the pin", "no image with the package", "another task", "several ranks"],
+)
+def test_a_recipe_that_cannot_run_here_has_a_reason_and_has_not_failed(
+    recipe: str, job: str, ranks: int, image: str | None, reason: str
+) -> None:
+    one = Runs(job, recipe, ranks)
+    assert run._round([one], [recipes.BY_NAME[recipe]], (), {recipe: image}, CONTAINER) == []
+    assert str(one.reason).startswith(reason)
+    assert (one.reports, one.failed) == ([None], False)
 
 
 def test_trl_is_measured_in_an_image_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,12 +92,3 @@ def test_trl_is_measured_in_an_image_with_its_package(monkeypatch: pytest.Monkey
     ]
     assert asked == sources
     assert run._image(recipes.BY_NAME["trl"], ENGINE, "sha256:1", None) is None, "an image of no known row"
-    one = Runs("smollm-sft", "trl", 2)
-    assert run._report(recipes.BY_NAME["trl"], one, (), None, CONTAINER) is None
-    assert str(one.reason).startswith(f"the image is missing: run ./inv build --with {recipes.TRL_PACKAGE}, or")
-
-
-def test_trl_does_not_train_other_models() -> None:
-    one = Runs("mrpc-guide", "trl", 2)
-    assert run._report(recipes.BY_NAME["trl"], one, (), "image", CONTAINER) is None
-    assert (one.reason, one.failed) == ("trl trains only language models", False)
