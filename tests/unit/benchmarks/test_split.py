@@ -5,51 +5,35 @@ import pytest
 from benchmarks import pace, split
 from benchmarks.split import ProfiledEvent
 
+CLASS_OF = {
+    "products": (
+        "aten::addmm", "aten::mm", "aten::bmm", "aten::linear",
+        "aten::_scaled_dot_product_flash_attention_for_cpu_backward", "mkldnn::_linear_pointwise",
+        "FusedAttention", "FusedAttentionBackward",
+    ),
+    "random": (
+        "aten::bernoulli_", "aten::native_dropout", "aten::uniform_", "aten::normal_", "aten::dropout",
+        "DropoutBackward",
+    ),
+    "memory": (
+        "aten::native_layer_norm", "aten::native_layer_norm_backward", "aten::copy_", "aten::_to_copy",
+        "aten::mul", "aten::add_", "aten::sum", "aten::addcmul_", "aten::gelu", "aten::_softmax",
+        "aten::embedding_dense_backward", "aten::expand", "AttentionBackward", "NormedSumBackward",
+        "Rotation",
+    ),
+    "optimizer": (
+        "Optimizer.step#AdamW.step", "aten::_fused_adamw_", "aten::_foreach_norm", "aten::linalg_vector_norm",
+    ),
+    "communication": ("gloo:all_reduce", "ccl:all_reduce", "c10d::allreduce_"),
+    "other": (
+        "autograd::engine::evaluate_function: AddmmBackward0", "AddmmBackward0",
+        "DistributedDataParallel.forward", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+    ),
+}  # fmt: skip
+
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("aten::addmm", "products"),
-        ("aten::mm", "products"),
-        ("aten::bmm", "products"),
-        ("aten::linear", "products"),
-        ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "products"),
-        ("mkldnn::_linear_pointwise", "products"),
-        ("aten::bernoulli_", "random"),
-        ("aten::native_dropout", "random"),
-        ("aten::uniform_", "random"),
-        ("aten::normal_", "random"),
-        ("aten::native_layer_norm", "memory"),
-        ("aten::native_layer_norm_backward", "memory"),
-        ("aten::copy_", "memory"),
-        ("aten::_to_copy", "memory"),
-        ("aten::mul", "memory"),
-        ("aten::add_", "memory"),
-        ("aten::sum", "memory"),
-        ("aten::addcmul_", "memory"),
-        ("aten::gelu", "memory"),
-        ("aten::_softmax", "memory"),
-        ("aten::embedding_dense_backward", "memory"),
-        ("aten::expand", "memory"),
-        ("Optimizer.step#AdamW.step", "optimizer"),
-        ("aten::_fused_adamw_", "optimizer"),
-        ("aten::_foreach_norm", "optimizer"),
-        ("aten::linalg_vector_norm", "optimizer"),
-        ("gloo:all_reduce", "communication"),
-        ("ccl:all_reduce", "communication"),
-        ("c10d::allreduce_", "communication"),
-        ("autograd::engine::evaluate_function: AddmmBackward0", "other"),
-        ("aten::dropout", "random"),
-        ("DropoutBackward", "random"),
-        ("AttentionBackward", "memory"),
-        ("NormedSumBackward", "memory"),
-        ("Rotation", "memory"),
-        ("FusedAttention", "products"),
-        ("FusedAttentionBackward", "products"),
-        ("AddmmBackward0", "other"),
-        ("DistributedDataParallel.forward", "other"),
-        ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "other"),
-    ],
+    ("name", "expected"), [(name, expected) for expected, names in CLASS_OF.items() for name in names]
 )
 def test_the_name_of_an_operator_determines_its_class(name: str, expected: str) -> None:
     assert split.class_of(name) == expected

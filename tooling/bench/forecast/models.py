@@ -53,9 +53,9 @@ def _distilbert(*sizes: int) -> Mapping[str, Any]:
     return dict(zip(_DISTILBERT, sizes, strict=True)) | more
 
 
-def _llama(*sizes: int, heads: int, kv_heads: int, tied: bool, kind: str = "llama") -> Mapping[str, Any]:
-    more = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "tie_word_embeddings": tied}
-    return dict(zip(_SIZES, sizes, strict=True)) | more | {"model_type": kind, "rms_norm_eps": 1e-5}
+def _llama(*sizes: int, heads: int, kv_heads: int, **more: Any) -> Mapping[str, Any]:
+    config = {"rms_norm_eps": 1e-5, "num_attention_heads": heads, "num_key_value_heads": kv_heads}
+    return dict(zip(_SIZES, sizes, strict=True)) | config | more
 
 
 # Parts of each model's config.json on the Hugging Face hub. The counts do not include the head of a task.
@@ -71,9 +71,11 @@ KNOWN: dict[str, Mapping[str, Any]] = {
     "roberta-base": _bert(12, 768, 3072, 50265, positions=514, types=1),
     "roberta-large": _bert(24, 1024, 4096, 50265, positions=514, types=1),
     "xlm-roberta-base": _bert(12, 768, 3072, 250002, positions=514, types=1),
-    "TinyLlama-1.1B": _llama(22, 2048, 5632, 32000, heads=32, kv_heads=4, tied=False),
-    "Llama-3.2-1B": _llama(16, 2048, 8192, 128256, heads=32, kv_heads=8, tied=True),
-    "Qwen2.5-0.5B": _llama(24, 896, 4864, 151936, heads=14, kv_heads=2, tied=True, kind="qwen2"),
+    "TinyLlama-1.1B": _llama(22, 2048, 5632, 32000, heads=32, kv_heads=4),
+    "Llama-3.2-1B": _llama(16, 2048, 8192, 128256, heads=32, kv_heads=8, tie_word_embeddings=True),
+    "Qwen2.5-0.5B": _llama(
+        24, 896, 4864, 151936, heads=14, kv_heads=2, tie_word_embeddings=True, model_type="qwen2"
+    ),
 }
 # Short names. They mean the uncased models.
 _SHORT = {

@@ -47,57 +47,18 @@ def test_the_work_is_six_operations_per_parameter_and_token_plus_attention() -> 
     assert plain.flops(1) == 6 * plain.products
 
 
-CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
-    "bert": (
-        {
-            "model_type": "bert",
-            "hidden_size": 384,
-            "num_hidden_layers": 6,
-            "num_attention_heads": 12,
-            "intermediate_size": 1536,
-            "vocab_size": 30522,
-            "max_position_embeddings": 512,
-            "type_vocab_size": 2,
-        },
-        "all-MiniLM-L6-v2",
-    ),
-    "distilbert": (
-        {
-            "model_type": "distilbert",
-            "dim": 768,
-            "n_layers": 6,
-            "hidden_dim": 3072,
-            "vocab_size": 30522,
-            "max_position_embeddings": 512,
-        },
-        "distilbert-base-uncased",
-    ),
-    "llama": (
-        {
-            "model_type": "llama",
-            "hidden_size": 2048,
-            "num_hidden_layers": 22,
-            "intermediate_size": 5632,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 4,
-            "rms_norm_eps": 1e-5,
-            "vocab_size": 32000,
-        },
-        "TinyLlama-1.1B",
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", CONFIGS)
-def test_a_config_file_gives_the_same_model_as_the_name(kind: str, tmp_path: Path) -> None:
-    config, name = CONFIGS[kind]
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    for path in (tmp_path, tmp_path / "config.json"):
-        assert asdict(models.find(str(path))) == {**asdict(models.find(name)), "name": tmp_path.name}
+NAMES = {"bert": "all-MiniLM-L6-v2", "distilbert": "distilbert-base-uncased", "llama": "TinyLlama-1.1B"}
 
 
 def _config(kind: str, **changes: object) -> str:
-    return json.dumps(CONFIGS[kind][0] | changes)
+    return json.dumps({**models.KNOWN[NAMES[kind]], "model_type": kind, **changes})
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_a_config_file_gives_the_same_model_as_the_name(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(_config(kind))
+    for path in (tmp_path, tmp_path / "config.json"):
+        assert asdict(models.find(str(path))) == {**asdict(models.find(NAMES[kind])), "name": tmp_path.name}
 
 
 NO_WIDTH = _config("bert", hidden_size=0)
@@ -138,7 +99,7 @@ def test_a_config_without_experts_or_token_types_is_counted(tmp_path: Path) -> N
 def test_a_config_of_an_old_llama_has_as_many_heads_for_keys_as_for_queries(
     changes: dict[str, object], tmp_path: Path
 ) -> None:
-    old = {key: value for key, value in CONFIGS["llama"][0].items() if key != "num_key_value_heads"}
+    old = {key: value for key, value in models.KNOWN["TinyLlama-1.1B"].items() if key != "num_key_value_heads"}
     (tmp_path / "config.json").write_text(json.dumps(old | changes))
     layers, width = 22, 2048
     more_keys_and_values = layers * 2 * width * (32 - 4) * 64
@@ -146,7 +107,7 @@ def test_a_config_of_an_old_llama_has_as_many_heads_for_keys_as_for_queries(
 
 
 def test_gated_layers_without_rms_norms_are_counted_as_those_of_llama(tmp_path: Path) -> None:
-    stablelm = {key: value for key, value in CONFIGS["llama"][0].items() if key != "rms_norm_eps"}
+    stablelm = {key: value for key, value in models.KNOWN["TinyLlama-1.1B"].items() if key != "rms_norm_eps"}
     (tmp_path / "config.json").write_text(json.dumps({**stablelm, "hidden_act": "silu"}))
     assert models.find(str(tmp_path)).parameters == models.find("TinyLlama-1.1B").parameters
 
