@@ -16,8 +16,7 @@ class Job:
 
     `model_type`: transformers' name. `sizes` override its default sizes, which are those of the base model.
     Weights are random, and every sample has `length` tokens. With `quantiles`, these include padding: the real
-    tokens of a sample are drawn from that distribution. If `length` is 0, the weights are those of the pretrained
-    encoder, samples are pairs of sentences, and a batch is padded to its longest sample.
+    tokens of a sample are drawn from that distribution. With `longest`, a batch is padded to its longest sample.
 
     LANGUAGE: a batch of chats is padded to its longest sample; `answers` is the share of tokens with a label, in
     percent, of a sample at each of the `quantiles`. Without quantiles, every token has a label. With `adapter`,
@@ -34,17 +33,15 @@ class Job:
     quantiles: tuple[int, ...] = ()
     answers: tuple[int, ...] = ()
     adapter: int = 0
-
-    @property
-    def is_pretrained(self) -> bool:
-        return self.length == 0
+    longest: bool = False
 
     @property
     def reads_text(self) -> bool:
         """Whether its samples can be the rows of a file: question answering and classification of real lengths."""
-        return self.is_pretrained or (bool(self.quantiles) and self.task != LANGUAGE)
+        return bool(self.quantiles) and self.task != LANGUAGE
 
 
+_MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
 _TINY = {"vocab_size": 1000, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 
 # Tokens of a sample (BERT's uncased vocabulary), from the shortest to the longest in steps of 5% of the samples.
@@ -83,7 +80,8 @@ ALL = (
     Job("distilbert-qa", "DistilBERT-base, question answering, 384 tokens, batch 8", QUESTION_ANSWERING,
         "distilbert", 384, 8),
     Job("bert-classification", "BERT-base, classification, 128 tokens, batch 32", CLASSIFICATION, "bert", 128, 32),
-    Job("minilm-mrpc", "MiniLM-L6, pairs of sentences as MRPC's, batch 32", CLASSIFICATION, "bert", 0, 32),
+    Job("minilm-mrpc", "MiniLM-L6's shape, MRPC's lengths padded to the longest, batch 32", CLASSIFICATION, "bert",
+        128, 32, _MINILM, MRPC, longest=True),
     Job("tiny", "a BERT with two small layers, 32 tokens, batch 8: for tests of bench", CLASSIFICATION, "bert",
         32, 8, {**_TINY, "intermediate_size": 128}),
     Job("smollm-sft", "SmolLM2-135M's shape, all weights, chats, batch 8", LANGUAGE, "llama", 512, 8, _SMOLLM,

@@ -27,7 +27,7 @@ except ImportError:  # transformers 4
 
 from benchmarks.jobs import LANGUAGE, QUESTION_ANSWERING, Job
 
-# The mount point of the pretrained encoder. Its vocabulary is BERT's.
+# The mount point of a pretrained encoder, for the words of a file. Its vocabulary is BERT's.
 PRETRAINED = "/bench/model"
 # Enough samples that no step of a measurement sees one twice.
 SAMPLES = 1024
@@ -39,18 +39,9 @@ def _class(job: Job) -> Any:
     return _CLASSES.get(job.task, AutoModelForSequenceClassification)
 
 
-def create(job: Job) -> Any:
-    if job.is_pretrained:
-        return _class(job).from_pretrained(PRETRAINED)
-    return untrained(job)
-
-
-def untrained(job: Job, attention: str = "sdpa") -> Any:
+def create(job: Job, attention: str = "sdpa") -> Any:
     """The model with random weights. With `attention` "eager", attention consists of separate matrix products."""
-    if job.is_pretrained:
-        config = AutoConfig.from_pretrained(PRETRAINED)
-    else:
-        config = AutoConfig.for_model(job.model_type, **job.sizes)
+    config = AutoConfig.for_model(job.model_type, **job.sizes)
     # As from_pretrained does, without memory for an output layer that is then replaced by the word embedding.
     with no_init_weights():
         model = _class(job).from_config(config, attn_implementation=attention)
@@ -132,25 +123,34 @@ def chats(job: Job, batch: dict[str, Any]) -> Dataset:
     return Dataset.from_list(rows)
 
 
-def padded(samples: Sequence[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
-    """A batch of chats, padded to the longest one."""
-    values = {"input_ids": 0, "attention_mask": 0, "labels": IGNORED}
-    return {
-        name: torch.nn.utils.rnn.pad_sequence([torch.tensor(row[name]) for row in samples], True, value)
-        for name, value in values.items()
-    }
+def trimmed(batch: dict[str, Any]) -> Dataset:
+    """The samples of a batch with one label each, without their padding."""
+    lengths = batch["attention_mask"].sum(1).tolist()
+    samples = zip(batch["input_ids"].tolist(), batch["labels"].tolist(), lengths)
+    rows = [{"input_ids": ids[:n], "attention_mask": [1] * n, "labels": label} for ids, label, n in samples]
+    return Dataset.from_list(rows)
+
+
+def padded(samples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """A batch of samples, padded to the longest one. The labels are those of tokens, or one for each sample."""
+    batch = {}
+    for name, value in {"input_ids": 0, "attention_mask": 0, "labels": IGNORED}.items():
+        found = [torch.tensor(row[name]) for row in samples]
+        has_tokens = found[0].dim() > 0
+        batch[name] = torch.nn.utils.rnn.pad_sequence(found, True, value) if has_tokens else torch.stack(found)
+    return batch
 
 
 def pairs(job: Job, path: Path, tokenizer: Any) -> dict[str, Any]:
     """The rows of a csv file with sentence1, sentence2 and label, as MRPC's.
 
-    Padded and truncated to the job's length. If it is 0, truncated to 128 tokens and not padded.
+    Truncated to the job's length, and padded to it, unless a batch is padded to its longest sample.
     """
     with path.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     texts = ([row["sentence1"] for row in rows], [row["sentence2"] for row in rows])
-    padding = "max_length" if job.length else False
-    encoded = tokenizer(*texts, truncation=True, max_length=job.length or 128, padding=padding)
+    padding = False if job.longest else "max_length"
+    encoded = tokenizer(*texts, truncation=True, max_length=job.length, padding=padding)
     return {**encoded, "label": [int(row["label"]) for row in rows]}
 
 
@@ -201,7 +201,7 @@ def data(job: Job, path: Path | None) -> tuple[Dataset, Any]:
     if path:
         tokenizer = AutoTokenizer.from_pretrained(PRETRAINED)
         read = questions if job.task == QUESTION_ANSWERING else pairs
-        collator = default_data_collator if job.length else DataCollatorWithPadding(tokenizer)
+        collator = DataCollatorWithPadding(tokenizer) if job.longest else default_data_collator
         return Dataset.from_dict(dict(read(job, path, tokenizer))), collator
     if job.answers:
         return chats(job, random_batch(job, job.sizes["vocab_size"], SAMPLES, job.length)), padded
@@ -209,4 +209,6 @@ def data(job: Job, path: Path | None) -> tuple[Dataset, Any]:
     batch = random_batch(job, vocabulary, SAMPLES, job.length)
     if job.quantiles:
         pad(job, batch)
+    if job.longest:
+        return trimmed(batch), padded
     return Dataset.from_dict({name: values.tolist() for name, values in batch.items()}), default_data_collator

@@ -48,7 +48,7 @@ def of_step(job: Job, samples: int, length: int) -> Counter[Product]:
     Attention is "eager": operations that a fused kernel repeats are counted once.
     """
     with torch.device("meta"):
-        model = models.untrained(job, attention="eager").eval()
+        model = models.create(job, attention="eager").eval()
         batch = models.random_batch(job, model.config.vocab_size, samples, length)
         del batch["attention_mask"]  # transformers reads its values, and meta tensors have none
         recorder = _Recorder()

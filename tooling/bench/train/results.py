@@ -201,7 +201,7 @@ def predicted(job: Job, report: Report, bf16: str | None, ghz: float | None) -> 
     """
     if job.sizes or bf16 not in _INSTRUCTIONS or not ghz:
         return None
-    model = models.find("MiniLM" if job.is_pretrained else f"{job.model_type}-base")
+    model = models.find(f"{job.model_type}-base")
     length = report["tokens_computed"] / (report["samples_per_second"] * report["seconds"])
     cores = report["threads"] * report["ranks"]
     return inputs.samples_per_second(model, length, cores, ghz, _INSTRUCTIONS[bf16])

@@ -16,7 +16,7 @@ from tooling.basis.errors import MOST, UsageError, check_at_least
 from tooling.basis.say import say
 from tooling.bench import plots, report, runner
 from tooling.bench.runner import Container, CpusOption, RunError
-from tooling.bench.train import pairs, recipes, results
+from tooling.bench.train import recipes, results
 from tooling.bench.train.recipes import Recipe
 from tooling.bench.train.results import Report, Runs
 from tooling.cluster import pretrained
@@ -137,7 +137,7 @@ def run(options: TrainOptions) -> None:
     document: dict[str, Any] = {}
     for name in chosen.jobs:
         ceilings[name] = []
-        model, data, rows = _data(jobs.BY_NAME[name], chosen.data)
+        model, data, rows = _data(chosen.data)
         container = runner.container(engine, image.id, options.cpus, model, data)
         for ranks in chosen.ranks:
             own = [Runs(name, recipe.name, ranks) for recipe in chosen.recipes]
@@ -235,13 +235,8 @@ def _image(recipe: Recipe, engine: Engine, measured: str, pin: str | None) -> st
     return None
 
 
-def _data(job: jobs.Job, rows: Path | None) -> tuple[Path | None, Path | None, Sequence[str]]:
-    """The folders of a job's model and data, and the arguments of the script for its data.
-
-    Fetches the model and creates the data if needed.
-    """
-    if job.is_pretrained and rows is None:
-        rows = pairs.write(report.FOLDER / "data")
+def _data(rows: Path | None) -> tuple[Path | None, Path | None, Sequence[str]]:
+    """The folders of the fetched model, whose words split the texts, and of the rows; the script's arguments."""
     if rows is None:
         return None, None, ()
     rows = rows.resolve()

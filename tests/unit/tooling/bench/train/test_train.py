@@ -1,7 +1,5 @@
 """`./inv bench train`: its options, results and pictures."""
 
-import csv
-import sysconfig
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,7 +11,7 @@ from benchmarks.split import CLASSES
 from tooling.basis.errors import UsageError
 from tooling.bench import plots, report, runner
 from tooling.bench.forecast import inputs, models
-from tooling.bench.train import pairs, results, run
+from tooling.bench.train import results, run
 from tooling.bench.train.results import Runs
 from tooling.bench.train.run import TrainOptions
 from tooling.image.choice import Choice
@@ -272,15 +270,3 @@ def test_the_picture_is_drawn(document: dict[str, Any], tmp_path: Path) -> None:
 )
 def test_the_reason_of_a_failure_is_its_last_error(output: str, expected: str) -> None:
     assert runner.reason(output).startswith(expected)
-
-
-def test_pairs_have_the_lengths_of_mrpc_and_never_change(tmp_path: Path) -> None:
-    part = Path(sysconfig.get_path("stdlib")) / "asyncio"
-    first = pairs.write(tmp_path / "a", part).read_text(encoding="utf-8")
-    assert pairs.write(tmp_path / "b", part).read_text(encoding="utf-8") == first
-    rows = list(csv.DictReader(first.splitlines()))
-    lengths = [len(row[name].split()) for row in rows for name in ("sentence1", "sentence2")]
-    assert len(rows) == pairs.PAIRS
-    assert (min(lengths), max(lengths)) == (pairs.FEWEST, pairs.MOST)
-    assert sum(lengths) / len(lengths) == pytest.approx(pairs.MEAN, abs=0.5)
-    assert {row["label"] for row in rows} == {"0", "1"}
