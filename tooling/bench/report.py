@@ -1,7 +1,9 @@
 """The report of a measurement: a JSON file, a picture, and a table or the JSON document on standard output."""
 
 import json
+import shlex
 import statistics
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -18,6 +20,7 @@ from tooling.basis.paths import CACHE
 from tooling.basis.say import say
 from tooling.engine.api import Engine
 from tooling.image.build import Image
+from tooling.image.recipe import revision
 
 FOLDER = CACHE / "bench"
 # Of tables in a file or a pipe, in characters.
@@ -51,8 +54,14 @@ def ratio(speeds: Sequence[float | None], others: Sequence[float | None]) -> flo
 
 
 def facts(engine: Engine, image: Image) -> dict[str, Any]:
-    """What every document has."""
-    return {"date": datetime.now(UTC).isoformat(timespec="seconds"), "image": image.id, "cpus": engine.cpus}
+    """What every document has. `command`: that of `./inv`, in a list."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": revision()[0],
+        "command": [shlex.join(("./inv", *sys.argv[1:]))],
+        "image": image.id,
+        "cpus": engine.cpus,
+    }
 
 
 def save(kind: str, document: Document, parent: Path) -> Path:

@@ -1,6 +1,7 @@
 """What a measurement writes and prints, and what is left of it if it cannot be written."""
 
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from tooling.basis.errors import UsageError
 from tooling.bench import attention, launch, report
 from tooling.bench.train import run as train
+from tooling.engine.api import Engine
+from tooling.image.build import Image
 from tooling.image.choice import Choice
 
 DOCUMENT = {"date": "2026-01-02T03:04:05+00:00", "rows": [1]}
@@ -42,6 +45,14 @@ def test_the_folder_is_checked_before_the_build(run: Any, tmp_path: Path, monkey
     monkeypatch.setattr(Choice, "ensure", lambda _self: pytest.fail("the image was built"))
     with pytest.raises(UsageError, match="file/bench: Not a directory"):
         run(Choice())
+
+
+def test_a_document_names_its_commit_and_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["inv", "bench", "launch", "--with", "trl==1.16.0 x"])
+    monkeypatch.setattr(report, "revision", lambda: ("4b825dc", "2026-01-02T03:04:05+00:00", ""))
+    found = report.facts(Engine("unix:///docker", 2), Image("cpu-train-stack:2.13", "sha256:1", 0, False, 0.0))
+    assert (found["commit"], found["image"], found["cpus"]) == ("4b825dc", "sha256:1", 2)
+    assert found["command"] == ["./inv bench launch --with 'trl==1.16.0 x'"]
 
 
 def test_the_files_have_the_printed_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.tooling.bench.train.test_train import FACTS, RUNS
 from tooling.basis.errors import UsageError
+from tooling.bench.train import results
 from tooling.checks import tables
 
 RESULTS = sorted(tables.RESULTS.glob("*.json"))
@@ -45,6 +47,15 @@ def test_an_empty_place_is_filled_and_a_changed_figure_is_corrected() -> None:
 def test_a_place_without_a_result_is_named() -> None:
     with pytest.raises(UsageError, match=r"names the table 'none', but .*/none\.json does not exist"):
         tables.fill("<!-- table: none -->\n")
+
+
+def test_a_fresh_document_of_bench_can_be_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = {**FACTS, "command": ["./inv bench train --job tiny"]}
+    (tmp_path / "train-new.json").write_text(json.dumps(results.document(RUNS, {}, facts)))
+    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    text = tables.text_of("train-new")
+    assert "2026-01-02: `./inv bench train --job tiny`." in text
+    assert "| tiny | 2 | ours | 20 | 15 to 24 | 1.50x | 3.00x | 0.25 | 1.5 | 2 |" in text
 
 
 def test_the_command_writes_the_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
