@@ -20,6 +20,7 @@ from docker.types import Mount, NetworkingConfig
 from tooling.basis import yaml
 from tooling.basis.errors import EngineLostError, UsageError
 from tooling.basis.say import last_line, say
+from tooling.basis.signals import die_with_parent
 from tooling.cluster.compose import complete, escape, unescape
 from tooling.cluster.nodes import PROJECT_LABEL, SERVICE_LABEL, detect_lost_engine
 from tooling.engine import docker, find, podman
@@ -78,7 +79,9 @@ def _compose_up(project: str, file: Path) -> None:
     command = ["docker", "compose", "--project-name", project, "--file", str(file)]
     command += ["up", "--detach", "--no-build", "--pull=never"]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("COMPOSE_")}
-    result = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        command, env=environ, capture_output=True, text=True, check=False, preexec_fn=die_with_parent
+    )
     if result.returncode != 0:
         error = EngineLostError if find.find().engine is None else UsageError
         raise error(f"{' '.join(command[:4])} … failed: {last_line(result.stderr)}")

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tooling.basis.errors import UsageError
+from tooling.basis.files import scratch
 from tooling.basis.paths import CACHE
 from tooling.basis.say import last_line, say
+from tooling.basis.signals import die_with_parent
 from tooling.engine import api, docker
 from tooling.image import proxies
 from tooling.pins.pin import Pin
@@ -97,7 +99,7 @@ def pull(reference: str, silence_seconds: float, stall_seconds: float = STALL_SE
     with (
         tempfile.TemporaryFile("w+") as output,
         tempfile.TemporaryFile("w+") as complaints,
-        subprocess.Popen(argv, stdout=output, stderr=complaints) as process,
+        subprocess.Popen(argv, stdout=output, stderr=complaints, preexec_fn=die_with_parent) as process,
     ):
         size, since = 0, time.monotonic()
         try:
@@ -127,9 +129,8 @@ def bootstrap(pin: Pin, tag: str) -> None:
 
     Imports it as `tag`, unless another checkout has done so in the meantime.
     """
-    CACHE.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=CACHE, prefix="base-") as scratch:
-        archive = Path(scratch) / "base.tar"
+    with scratch(CACHE, "base-") as folder:
+        archive = folder / "base.tar"
         mode = "root" if os.geteuid() == 0 else "unshare"
         argv = ["mmdebstrap", "--quiet", "--variant=minbase", f"--mode={mode}"]
         argv += [*_merged_usr(pin), pin.debian.suite, str(archive)]
@@ -142,7 +143,8 @@ def bootstrap(pin: Pin, tag: str) -> None:
                 text=True,
                 check=False,
                 timeout=BOOTSTRAP_SECONDS,
-                cwd=scratch,
+                cwd=folder,
+                preexec_fn=die_with_parent,
             )
         except subprocess.TimeoutExpired:
             raise UsageError(

@@ -16,6 +16,7 @@ from tooling.basis.errors import UsageError
 from tooling.basis.files import locked, write_atomic
 from tooling.basis.paths import CACHE
 from tooling.basis.say import say
+from tooling.basis.signals import die_with_parent
 from tooling.engine import api, docker
 from tooling.image import base, proxies, recipe
 from tooling.image.base import Base
@@ -177,14 +178,19 @@ def buildx(argv: Sequence[str], what: str, name: str) -> None:
     argv = [*argv, *(f"--build-arg={name}" for name in used)]  # buildx reads the values: they may have a password
     environ = {**os.environ, **used, "DOCKER_BUILDKIT": "1"}
     if sys.stderr.isatty():
-        if subprocess.run(argv, env=environ, check=False).returncode != 0:
+        if subprocess.run(argv, env=environ, check=False, preexec_fn=die_with_parent).returncode != 0:
             raise UsageError(f"building {what} failed: see the step above")
         return
     log = CACHE / "logs" / f"build-{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as stream:
         returncode = subprocess.run(
-            [*argv, "--progress=plain"], env=environ, stdout=stream, stderr=stream, check=False
+            [*argv, "--progress=plain"],
+            env=environ,
+            stdout=stream,
+            stderr=stream,
+            check=False,
+            preexec_fn=die_with_parent,
         ).returncode
     if returncode != 0:
         for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]:
