@@ -14,7 +14,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
-from cpu_train_stack.records.record import Event
+from cpu_train_stack.records.record import Event, Log
 from cpu_train_stack.report import compare, scaling
 from cpu_train_stack.report import folder as job_folder
 from tests import synthetic_records
@@ -29,7 +29,7 @@ FORECAST = [
 ]
 JOBS = ("html in texts", "failed", "one rank", "straggler", "no step", "two jobs", "forecast", "first evaluation")
 # Only for the layout. Names of folders are the names of the curves.
-WIDE = ("64 ranks", "six jobs", "long names")
+WIDE = ("64 ranks", "six jobs", "long names", "long host")
 # Each with the charts and the pictures of cores on its page.
 COMMANDS = {
     "plan": (["cpu_train_stack", "plan", "--local-world-size", "2"], 0, 1),
@@ -104,6 +104,10 @@ def job(folder: Path, name: str) -> Path:
         folders = [folder / named.format(number) for number in range(6)]
         jobs = [synthetic_records.write(one, world_size=1, ranks_per_node=1, steps=5) for one in folders]
         return compare.write(jobs, folder / "compare.html")
+    elif name == "long host":  # and a metric's name
+        log = Log(synthetic_records.BEGIN + 90, 100, {"eval_" + "m" * 120: 0.5})
+        synthetic_records.write(folder, change=lambda start: replace(start, host="h" * 200))
+        synthetic_records.append(folder, [synthetic_records.start(0, 1, 1, 100, host="h" * 200), log])
     elif name == "64 ranks":
         synthetic_records.write(folder, world_size=64, ranks_per_node=4, steps=30, slow={5: {"compute": 1.4}})
     else:
