@@ -3,6 +3,11 @@
 Rows are read from the file each time they are needed, so that they are never all in memory; only the rows of a
 JSON document are kept. This module uses neither torch nor datasets, so that each error names the file, the line
 and the fix.
+
+The readers of datasets (5.2 and 3.1 were compared) change values without an error. Its csv reader fills short
+rows, and shifts the columns if every row has one value more than the header. Its JSON reader makes dates of texts
+that look like dates, and floats of large integers. That of 3.1 refuses a column with values of several types, such
+as messages whose content is a text or a list. Importing datasets takes a rank more than a CPU second.
 """
 
 from __future__ import annotations

@@ -68,6 +68,28 @@ def test_every_format_gives_the_same_columns(tmp_path: Path, name: str, content:
     assert list(table.records("label", "text")) == [("1", "a, b"), ("0", 'say "c"')]
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        pytest.param("x.csv", "a\n01\n1.0\n", ["01", "1.0"], id="numbers-in-csv"),
+        pytest.param("x.csv", "a\nNA\nnull\n", ["NA", "null"], id="words-that-may-mean-nothing"),
+        pytest.param("x.csv", "a\n #b \n", [" #b "], id="spaces-and-comments"),
+        pytest.param("x.csv", 'a,b\r\n"c\r\nd",\r\n', ["c\r\nd"], id="line-end-in-quotes"),
+        pytest.param("x.jsonl", '{"a": "01"}\n{"a": "2"}\n', ["01", "2"], id="numbers-in-json-texts"),
+        pytest.param("x.jsonl", '{"a": "2020-01-01"}\n', ["2020-01-01"], id="dates"),
+        pytest.param("x.jsonl", '{"a": 1}\n{"a": "1"}\n{"a": true}\n', [1, "1", True], id="several-types"),
+        pytest.param("x.jsonl", '{"a": 1}\n{"a": null}\n{"a": 2.5}\n', [1, None, 2.5], id="null-and-fraction"),
+        pytest.param("x.jsonl", f'{{"a": {10**20}}}\n', [10**20], id="large-number"),
+        pytest.param("x.jsonl", '{"a": "[]"}\n{"a": [{"b": 1}]}\n', ["[]", [{"b": 1}]], id="json-in-a-text"),
+        pytest.param("x.jsonl", '{"a": {}}\n{"a": {"b": 1}}\n', [{}, {"b": 1}], id="objects-with-other-keys"),
+        pytest.param("x.txt", "b \r\n  \nc\u2028d", ["b ", "c\u2028d"], id="lines-of-text"),
+    ],
+)
+def test_a_value_is_what_the_file_says(tmp_path: Path, name: str, content: str, expected: list[Any]) -> None:
+    found = list(read(str(write(tmp_path, name, content))).columns["a" if name != "x.txt" else "text"])
+    assert list(map(repr, found)) == list(map(repr, expected))  # 1, 1.0 and True are equal
+
+
 def test_squads_format_becomes_one_row_per_question(tmp_path: Path) -> None:
     table = read(str(write(tmp_path, "train-v2.0.json", json.dumps(SQUAD))))
     found = columns(table)
@@ -107,7 +129,9 @@ def test_first_cuts_every_column(tmp_path: Path) -> None:
         ("x.jsonl", "\n\n", "is empty"),
         ("x.csv", "text,label\na,1\na,b,2\n", "line 3: found 3 columns, expected 2"),
         ("x.csv", "text,label\na\n", "line 2: found 1 columns, expected 2"),
+        ("x.csv", "text,label\nb,a,1\nb,a,2\n", "line 2: found 3 columns, expected 2"),
         ("x.csv", 'text,label\n"a,1\n', "invalid csv"),
+        ("x.csv", 'text,label\n"a"b,1\n', "line 2: invalid csv"),
         ("x.csv", "text,text\na,1\n", "names a column twice"),
         ("x.json", '[{"text": "a"},\n {"text": ]', "line 2 column 11: invalid JSON"),
         ("x.jsonl", '{"text": "a"}\n{"text"\n', "line 2 column"),
