@@ -6,15 +6,11 @@ host name may advertise an address that no other node can reach. The route to MA
 
 from __future__ import annotations
 
-import array
-import fcntl
 import ipaddress
 import socket
-import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Callable, TypeVar
 
 from cpu_train_stack.cli.errors import MeetingError, UsageError
@@ -23,9 +19,7 @@ T = TypeVar("T")
 
 # The variable with the user's choice of an interface. Despite its name, it applies to every backend of this stack.
 USERS_CHOICE = "GLOO_SOCKET_IFNAME"
-_SIOCGIFCONF = 0x8912
-# Of struct ifreq, and how many of them are asked for: one for each IPv4 address.
-_ENTRY_BYTES, _ENTRIES = 40, 1024
+_IP = (socket.AF_INET, socket.AF_INET6)
 _RETRY_SECONDS = 0.5
 
 
@@ -139,28 +133,16 @@ def source_address(address: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def interfaces(if_inet6: Path = Path("/proc/net/if_inet6")) -> dict[str, list[str]]:
+def interfaces() -> dict[str, list[str]]:
     """All addresses of each interface: IPv4 before IPv6, the primary one first."""
-    found: dict[str, list[str]] = {name: [] for _, name in socket.if_nameindex()}
-    entries = array.array("B", bytes(_ENTRIES * _ENTRY_BYTES))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        asked = struct.pack("iL", len(entries), entries.buffer_info()[0])
-        length = struct.unpack("iL", fcntl.ioctl(probe, _SIOCGIFCONF, asked))[0]
-    for name, address in ipv4_addresses(entries.tobytes()[:length]):
-        found.setdefault(name, []).append(address)
-    if if_inet6.exists():
-        for line in if_inet6.read_text().splitlines():
-            fields = line.split()
-            found.setdefault(fields[5], []).append(str(ipaddress.IPv6Address(bytes.fromhex(fields[0]))))
+    import psutil  # `plan` without a launcher does not need it
+
+    found: dict[str, list[str]] = {}
+    for label, entries in psutil.net_if_addrs().items():
+        # A further address of eth0 may have the label eth0:1. A link-local address ends with %eth0.
+        held = found.setdefault(label.partition(":")[0], [])
+        held += [entry.address.partition("%")[0] for entry in entries if entry.family in _IP]
     return found
-
-
-def ipv4_addresses(entries: bytes) -> Iterator[tuple[str, str]]:
-    """The interface and the address in each of the kernel's entries (struct ifreq)."""
-    for start in range(0, len(entries), _ENTRY_BYTES):
-        label, address = struct.unpack_from("16s4x4s", entries, start)
-        # A further address of eth0 may have the label eth0:1.
-        yield label.partition(b"\0")[0].decode().partition(":")[0], socket.inet_ntoa(address)
 
 
 def interface_of(address: str, table: Mapping[str, list[str]]) -> str:

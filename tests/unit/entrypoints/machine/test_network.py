@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import socket
-import struct
 import threading
 import time
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from cpu_train_stack.cli.errors import UsageError
@@ -108,16 +108,20 @@ def test_an_address_of_no_interface_is_refused_with_the_fix() -> None:
         network.interface_of("10.9.9.9", {"eth0": ["10.0.0.1"]})
 
 
-def test_further_addresses_of_an_interface_are_its_addresses_too() -> None:
-    entries = [("eth0", "10.7.0.1"), ("eth0", "10.8.0.1"), ("eth0:1", "10.7.0.2"), ("ib0", "10.9.0.1")]
-    reply = b"".join(
-        struct.pack("16s4x4s16x", label.encode(), socket.inet_aton(address)) for label, address in entries
-    )
-    table: dict[str, list[str]] = {}
-    for name, address in network.ipv4_addresses(reply):
-        table.setdefault(name, []).append(address)
-    assert table == {"eth0": ["10.7.0.1", "10.8.0.1", "10.7.0.2"], "ib0": ["10.9.0.1"]}
-    assert network.interface_of("10.8.0.1", table) == "eth0"
+def test_every_address_of_an_interface_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = {
+        "eth0": [(socket.AF_INET, "10.7.0.1"), (socket.AF_INET, "10.8.0.1"), (socket.AF_INET6, "fe80::5%eth0")],
+        "tun0": [(socket.AF_PACKET, "")],
+        "eth0:1": [(socket.AF_INET, "10.7.0.2")],
+    }
+    entries = {
+        name: [SimpleNamespace(family=family, address=address) for family, address in addresses]
+        for name, addresses in held.items()
+    }
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: entries)
+    table = network.interfaces()
+    assert table == {"eth0": ["10.7.0.1", "10.8.0.1", "fe80::5", "10.7.0.2"], "tun0": []}
+    assert network.interface_of("10.7.0.2", table) == "eth0"
 
 
 def test_a_secondary_address_is_this_hosts_although_packets_to_it_have_another_source(
@@ -128,12 +132,6 @@ def test_a_secondary_address_is_this_hosts_although_packets_to_it_have_another_s
     assert network.is_own("127.0.0.1")
     assert not network.is_own("10.7.0.9")
     assert [check.detail for check in reach(Master("10.7.0.2", 29500, True))] == ["10.7.0.2 is this node"]
-
-
-def test_an_ipv6_address_is_looked_up_in_the_kernels_own_form(tmp_path: Path) -> None:
-    table = tmp_path / "if_inet6"
-    table.write_text("fd000000000000000000000000000005 02 40 00 80     eth7\n")
-    assert network.interface_of("fd00::5", network.interfaces(table)) == "eth7"
 
 
 def test_ipv4_is_preferred_if_a_name_has_both(monkeypatch: pytest.MonkeyPatch) -> None:
