@@ -281,7 +281,9 @@ def test_bad_input_is_one_line_and_exit_2(alone: dict[str, dict[str, Any]], name
     assert not (folder / name.replace(" ", "-")).exists()
 
 
-@pytest.mark.parametrize("script", ["word_tokens.py", "chat_rows.py", "adapted_answers.py", "adapted_heads.py"])
+@pytest.mark.parametrize(
+    "script", ["task_choice.py", "word_tokens.py", "chat_rows.py", "adapted_answers.py", "adapted_heads.py"]
+)
 def test_the_rows_and_adapters_of_small_models_are_right(image: str, script: str) -> None:
     """Each script of tests/image/scripts says what it checks."""
     scripts = ("--volume", f"{HERE / 'scripts'}:/s:ro")

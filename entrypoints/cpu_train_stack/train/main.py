@@ -50,19 +50,21 @@ class Prepared:
 def prepare(argv: list[str]) -> Prepared:
     """Parse and check the flags. Raises UsageError. Prints and exits with 0 for --help and --print-config."""
     check_release(packages.versions(["transformers"]).get("transformers"))
-    if "--help" in argv or "-h" in argv:
-        show(help_text.render(everything="all" in argv))
-        raise SystemExit(0)
-    if PRINT_CONFIG in argv:
-        parsed = parse([word for word in argv if word != PRINT_CONFIG], check=False)
-        if os.environ.get("RANK", "0") == "0":
-            show(help_text.config(parsed))
-            console.notes(parsed.cleaned.notes)
-        raise SystemExit(0)
-    quantization.silence()  # before transformers, which imports bitsandbytes, is imported to parse the flags
+    quantization.silence()  # before transformers, which imports bitsandbytes, is imported
     with hidden(_LATER if imports_on_demand(packages.versions(["transformers"]).get("transformers")) else ()):
-        parsed = parse(argv)
-        from cpu_train_stack.train import run  # imports torch and accelerate: seconds
+        from cpu_train_stack.train.tasks.registry import TASKS  # imports torch and transformers: seconds
+
+        if "--help" in argv or "-h" in argv:
+            show(help_text.render("all" in argv, TASKS))
+            raise SystemExit(0)
+        if PRINT_CONFIG in argv:
+            parsed = parse([word for word in argv if word != PRINT_CONFIG], TASKS, check=False)
+            if os.environ.get("RANK", "0") == "0":
+                show(help_text.config(parsed))
+                console.notes(parsed.cleaned.notes)
+            raise SystemExit(0)
+        parsed = parse(argv, TASKS)
+        from cpu_train_stack.train import run
     from accelerate import data_loader
 
     # With several ranks, accelerate imports datasets to recognize its classes, which `train` does not use.

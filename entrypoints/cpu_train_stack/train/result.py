@@ -56,7 +56,7 @@ def document(
     found = {
         "pin": os.environ.get(contract.PIN),
         "image": os.environ.get(contract.IMAGE),
-        "task": setup.rows.task,
+        "task": setup.rows.task.name,
         "nodes": len({replica.node_rank for replica in replicas}),
         "world_size": len(replicas),
         "bf16": bool(arguments.bf16),

@@ -105,7 +105,7 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
         model = task.model_name_or_path if start.checkpoint is None else str(start.checkpoint)
         tables = splits.load(task, arguments.do_train, arguments.do_eval)
         rows = registry.read_rows(replace(task, model_name_or_path=model), tables)
-        uses.check(parsed, rows.task, adapters.base_of(str(task.model_name_or_path)) is not None)
+        uses.check(parsed, rows.task, registry.TASKS, adapters.base_of(str(task.model_name_or_path)) is not None)
         if arguments.label_smoothing_factor and rows.problem_type in (MULTI_LABEL, REGRESSION):
             raise UsageError(
                 "--label_smoothing_factor is for one class per row, but the labels are lists or numbers: remove it"
@@ -123,7 +123,7 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
         catalogue.install(situation, off, (*layers, gradients.BUCKETS, *progress.ADAPTATIONS))
     set_seed(arguments.seed)  # before the model is loaded: a new head has random weights
     with agreement():  # before the model: to load a sharded model is a collective
-        tokenizer = pretrained.load_tokenizer(rows.task, task)
+        tokenizer = pretrained.load_tokenizer(rows.task.name, task)
     with agreement():
         shards = world_size if parsed.fsdp else 1
         loaded = pretrained.load(task, tokenizer, rows, arguments.bf16, shards, start.checkpoint)

@@ -14,6 +14,7 @@ from transformers import (
 
 from cpu_train_stack.train.flags.arguments import TaskArguments
 from cpu_train_stack.train.model import adapters
+from cpu_train_stack.train.tasks import answering
 
 SIZES = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "dropout": 0.0}
 IDS = torch.arange(1, 9)[None]
@@ -30,6 +31,6 @@ for model, types in models:
     with torch.no_grad():
         expected = model.eval()(**batch).loss
         arguments = TaskArguments(model_name_or_path="x", use_peft=True)
-        adapted = adapters.attach(model, "question-answering", arguments, []).eval()
+        adapted = adapters.attach(model, answering.TASK, arguments, []).eval()
         found = adapted(**batch).loss
     assert torch.allclose(found, expected), (type(model).__name__, found, expected)

@@ -22,7 +22,7 @@ from transformers import (
 
 from cpu_train_stack.train.flags.arguments import TaskArguments
 from cpu_train_stack.train.model import adapters, pretrained
-from cpu_train_stack.train.tasks import generation
+from cpu_train_stack.train.tasks import generation, registry
 
 MODELS = {
     "text-classification": LlamaForSequenceClassification,
@@ -33,7 +33,9 @@ config = LlamaConfig(
     vocab_size=50, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, pad_token_id=0
 )
 for task, kind in MODELS.items():
-    model = adapters.attach(kind(config).bfloat16(), task, TaskArguments(model_name_or_path="x", use_peft=True))
+    model = adapters.attach(
+        kind(config).bfloat16(), registry.TASKS[task], TaskArguments(model_name_or_path="x", use_peft=True)
+    )
     for is_autocast in (True, False):
         with torch.autocast("cpu", torch.bfloat16, enabled=is_autocast):
             model(input_ids=torch.arange(1, 9)[None])[0].float().sum().backward()
@@ -61,7 +63,7 @@ for kind, settings, layers in (
 ):
     arguments = TaskArguments(model_name_or_path="x", use_peft=True, lora_target_modules=layers)
     task = "text-generation" if kind is LlamaForCausalLM else "fill-mask"
-    model = adapters.attach(kind(settings).eval(), task, arguments).eval()
+    model = adapters.attach(kind(settings).eval(), registry.TASKS[task], arguments).eval()
     for name, weight in model.named_parameters():
         if "lora_" in name or name.endswith("predictions.bias"):
             torch.nn.init.normal_(weight)

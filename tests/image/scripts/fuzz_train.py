@@ -18,6 +18,7 @@ from cpu_train_stack.train.flags import arguments, old_flags, training_arguments
 from cpu_train_stack.train.main import PRINT_CONFIG
 from cpu_train_stack.train.model import pretrained
 from cpu_train_stack.train.output import folder
+from cpu_train_stack.train.tasks.registry import TASKS
 from tests import fuzzing
 
 CONFIG = """\
@@ -45,14 +46,14 @@ def words(chance: random.Random, flags: list[str], file: Path) -> list[str]:
 
 
 def run(argv: list[str]) -> None:
-    parsed = arguments.parse(argv)
+    parsed = arguments.parse(argv, TASKS)
     training_arguments.create(parsed)
     pretrained.check_folder(str(parsed.task.model_name_or_path))
     folder.choose_start(Path(str(parsed.training["output_dir"])), parsed.training["resume_from_checkpoint"], False)
 
 
 def main(count: int) -> int:
-    known = {action.dest for action in arguments.make_parser()._actions} | old_flags.HANDLED
+    known = {action.dest for action in arguments.make_parser(TASKS)._actions} | old_flags.HANDLED
     flags = [*sorted(known - LEFT_OUT), "no-such", "no_bf16"]
     failed = 0
     with tempfile.TemporaryDirectory() as scratch:

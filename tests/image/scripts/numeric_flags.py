@@ -4,6 +4,7 @@ import sys
 
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.train.flags import arguments, training_arguments
+from cpu_train_stack.train.tasks.registry import TASKS
 
 WRONG = (
     *("nan", "inf", "-inf", "1e999", "-1", "0", "-0.5", "--", "99999999999999999999", "9" * 5000, "", "x", "1e"),
@@ -29,7 +30,7 @@ BASE = ["--model_name_or_path", "/m", "--train_file", "/t.csv", "--output_dir", 
 
 def refusal(argv: list[str]) -> str:
     try:
-        training_arguments.create(arguments.parse([*BASE, *argv]))
+        training_arguments.create(arguments.parse([*BASE, *argv], TASKS))
     except UsageError as error:
         return str(error)
     return ""
@@ -37,7 +38,7 @@ def refusal(argv: list[str]) -> str:
 
 def main() -> int:
     faults, count = [], 0
-    numeric = [action.dest for action in arguments.make_parser()._actions if action.type in (int, float)]
+    numeric = [action.dest for action in arguments.make_parser(TASKS)._actions if action.type in (int, float)]
     numeric.remove("local_rank")  # an old launcher's flag, which is left out with a note
     for name in numeric:
         for text in WRONG:

@@ -43,7 +43,7 @@ def inputs(tokenizer: Any, task: str, data: Any, labels: list[str] | None = None
     with tempfile.TemporaryDirectory() as folder:
         return registry.make_inputs(
             TaskArguments(model_name_or_path="x", doc_stride=2, max_seq_length=32),
-            Rows(task, data, None, labels, ()),
+            Rows(registry.TASKS[task], data, None, labels, ()),
             Loaded(no_model, tokenizer, None, ()),
             TokenFolder(Path(folder)),
         )

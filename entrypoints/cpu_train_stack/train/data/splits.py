@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cpu_train_stack.cli.errors import UsageError, one_line
-from cpu_train_stack.train.data import classification_rows, language_rows, pair_rows, tables
+from cpu_train_stack.train.data import tables
 from cpu_train_stack.train.flags.arguments import TaskArguments
 
 # Rows of the hub that are decoded at a time.
@@ -38,26 +38,6 @@ def load(arguments: TaskArguments, do_train: bool, do_eval: bool) -> Splits:
     return Splits(
         train.first(arguments.max_train_samples) if train else None,
         validation.first(arguments.max_eval_samples) if validation else None,
-    )
-
-
-def infer_task(table: tables.DataTable, label_column: str) -> str:
-    """The task that the columns allow. Raises UsageError if they allow no task."""
-    if all(name in table.columns for name in classification_rows.QUESTION_COLUMNS):
-        return "question-answering"
-    if language_rows.kind_of(table) is not None:
-        return "text-generation"
-    if language_rows.tag_column(table, label_column) is not None:
-        return "token-classification"
-    if pair_rows.has_pairs(table):
-        return "text2text-generation"
-    if label_column in table.columns:
-        return "text-classification"
-    raise UsageError(
-        f"{table.source} has the columns {table.listing}: expected '{label_column}' (--label_column_name) and a "
-        "text for text-classification; question, context and answers for question-answering; messages, or prompt "
-        "and completion, for text-generation; source and target for text2text-generation; or tokens and ner_tags "
-        "for token-classification. For texts without labels, pass --task text-generation or --task fill-mask"
     )
 
 

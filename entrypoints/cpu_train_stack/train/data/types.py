@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable
 
+from cpu_train_stack.train.flags.arguments import Task
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -13,7 +15,7 @@ class Rows:
     `problem_type`: of a text classifier, as in Hugging Face's configurations.
     """
 
-    task: str
+    task: Task
     train: Any
     validation: Any
     labels: list[str] | None
@@ -24,7 +26,7 @@ class Rows:
         """Sizes, contents and the order of the labels, which must be the same on every rank."""
         splits = (self.train, self.validation)
         return (
-            self.task,
+            self.task.name,
             self.problem_type,
             self.labels,
             *((len(split), split.digest) for split in splits if split is not None),

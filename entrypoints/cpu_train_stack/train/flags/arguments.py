@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, NoReturn, Optional
+from typing import Any, Callable, NoReturn, Optional
 
 from cpu_train_stack import contract
 from cpu_train_stack.adapt.rewriting import name_of
@@ -23,24 +23,28 @@ from cpu_train_stack.train.flags import old_flags, unsupported
 
 @dataclass(frozen=True)
 class Task:
-    """`auto_class`: transformers' class of the model. `length`: the default of --max_seq_length.
+    """A task of `train`. Its module in train/tasks defines it, and also has `read_rows` and `make_inputs`.
 
-    `peft_type`: peft's name of the task, with which peft also trains and saves the new head of a classifier.
+    `auto_class`: transformers' class of the model. `peft_type`: peft's name of the task. `length`: the default of
+    --max_seq_length. `flags`: the names of those that it uses, unlike some other task. `columns`: of the data, in
+    words. `fits`: whether a table has them, (table, name of the column with labels) -> bool; None if only --task
+    chooses the task. `order`: of several tasks that fit, the first is chosen. `takes_text`: whether one column of
+    texts is enough with --task.
     """
 
+    name: str
+    order: int
     auto_class: str
     peft_type: str | None
     length: int
+    flags: str
+    columns: str = ""
+    fits: Callable[[Any, str], bool] | None = None
+    takes_text: bool = False
 
 
-TASKS = {
-    "text-classification": Task("AutoModelForSequenceClassification", "SEQ_CLS", 128),
-    "question-answering": Task("AutoModelForQuestionAnswering", "QUESTION_ANS", 384),
-    "token-classification": Task("AutoModelForTokenClassification", "TOKEN_CLS", 128),
-    "text-generation": Task("AutoModelForCausalLM", "CAUSAL_LM", 1024),
-    "text2text-generation": Task("AutoModelForSeq2SeqLM", "SEQ_2_SEQ_LM", 1024),
-    "fill-mask": Task("AutoModelForMaskedLM", None, 512),
-}
+# By name.
+Tasks = Mapping[str, Task]
 
 # Where this trainer's defaults differ from Hugging Face's, and why.
 DEFAULTS: dict[str, Any] = {
@@ -62,9 +66,7 @@ def _flag(help_text: str, default: Any = None, **metadata: Any) -> Any:
 class TaskArguments:
     """The task, the model and the data. Names as in Hugging Face's run_glue and run_qa."""
 
-    task: Optional[str] = _flag(
-        "Task to train. Default: inferred from the columns of the data.", choices=list(TASKS)
-    )
+    task: Optional[str] = _flag("Task to train. Default: inferred from the columns of the data.")
     model_name_or_path: Optional[str] = _flag("Folder of a pretrained model, or its name on the hub.")
     tokenizer_name: Optional[str] = _flag("Folder or hub name of the tokenizer. Default: the model's tokenizer.")
     model_revision: str = _flag("Branch, tag or commit of the model on the hub.", "main")
@@ -85,8 +87,7 @@ class TaskArguments:
         "text-classification: predict a number. Needed only if all labels are integers.", False
     )
     max_seq_length: Optional[int] = _flag(
-        "Longest input in tokens. Default: 128 for classification, 384 for questions, 512 for fill-mask, 1024 for "
-        "generation, at most the model's limit."
+        "Longest input in tokens. Default: that of the task, at most the model's limit."
     )
     source_prefix: str = _flag("text2text-generation: text before each source, such as 'summarize: ' for T5.", "")
     max_target_length: int = _flag("text2text-generation: longest target in tokens.", 128)
@@ -169,7 +170,7 @@ class _Parser(Parser):
         return super()._get_value(action, arg_string)
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser(tasks: Tasks) -> argparse.ArgumentParser:
     """The complete parser. Imports transformers."""
     from transformers import HfArgumentParser, TrainingArguments
 
@@ -182,18 +183,19 @@ def make_parser() -> argparse.ArgumentParser:
         conflict_handler="resolve",  # transformers 4 has --overwrite_output_dir too
     )
     parser._negative_number_matcher = re.compile(r"-\.?\d")  # otherwise, argparse takes -1e-3 for a flag
-    known = {action.dest for action in parser._actions}
+    known = {action.dest: action for action in parser._actions}
+    known["task"].choices = list(tasks)
     parser.set_defaults(**{name: value for name, value in DEFAULTS.items() if name in known})
     return parser
 
 
-def parse(argv: list[str], check: bool = True) -> Parsed:
+def parse(argv: list[str], tasks: Tasks, check: bool = True) -> Parsed:
     """Parse and check the flags, without reading data or model. Raises UsageError.
 
     The first argument may be a config file. Flags on the command line take precedence over it.
     """
     file, words = config_files.split(argv)
-    parser = make_parser()
+    parser = make_parser(tasks)
     own = frozenset(action.dest for action in parser._actions)
     known = own | old_flags.HANDLED
     filed = [_checked(entry, parser, known, own) for entry in (config_files.read(file) if file else [])]

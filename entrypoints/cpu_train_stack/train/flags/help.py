@@ -7,7 +7,7 @@ import textwrap
 from typing import Any
 
 from cpu_train_stack.cli import config_files
-from cpu_train_stack.train.flags.arguments import Parsed, make_parser
+from cpu_train_stack.train.flags.arguments import Parsed, Tasks, make_parser
 
 _GROUPS = {
     "model and data": (
@@ -38,10 +38,10 @@ _GROUPS = {
 _HEADER = """\
 usage: train --model_name_or_path MODEL --train_file FILE --validation_file FILE --output_dir FOLDER [flags]
 
-Fine-tune text classifiers, word taggers, question answerers, language models, and encoder-decoder models that
-summarize or translate, on CPU ranks. The flags are those of Hugging Face: every field of TrainingArguments is a
-flag. Without --do_train and --do_eval, `train` trains if it has training data, and evaluates if it has validation
-data.
+Fine-tune models on CPU ranks, for the tasks
+{tasks}.
+The flags are those of Hugging Face: every field of TrainingArguments is a flag. Without --do_train and --do_eval,
+`train` trains if it has training data, and evaluates if it has validation data.
 """
 _FOOTER = """\
 train config.yaml [flags]       read flags from a file (key: value); flags on the command line take precedence
@@ -60,13 +60,13 @@ _TEXTS = {
 }
 
 
-def render(everything: bool) -> str:
+def render(everything: bool, tasks: Tasks) -> str:
     """The help text. `everything`: with every flag of TrainingArguments."""
-    parser = make_parser()
+    parser = make_parser(tasks)
     if everything:
         return parser.format_help().rstrip()
     actions = {action.dest: action for action in reversed(parser._actions)}
-    lines = [_HEADER]
+    lines = [_HEADER.format(tasks=", ".join(tasks))]
     for title, names in _GROUPS.items():
         lines.append(f"{title}:")
         lines += [_line(actions[name]) for name in names.split() if name in actions]

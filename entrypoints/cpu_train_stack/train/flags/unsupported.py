@@ -70,16 +70,10 @@ _NO_LIMIT = -1  # the default of --max_steps
 _SIZE = _Range(0, 1_000_000)
 # Flags and the numbers that they take.
 _RANGES: tuple[tuple[tuple[str, ...], _Range], ...] = (
-    (("max_seq_length", "max_train_samples", "max_eval_samples", "max_answer_length", "n_best_size"), _COUNT),
-    (
-        ("max_target_length", "generation_max_length", "gradient_accumulation_steps", "eval_accumulation_steps"),
-        _COUNT,
-    ),
-    (
-        ("per_device_train_batch_size", "per_device_eval_batch_size", "lora_alpha", "torch_empty_cache_steps"),
-        _COUNT,
-    ),
-    (("per_gpu_train_batch_size", "per_gpu_eval_batch_size", "dataloader_prefetch_factor"), _COUNT),
+    (("max_seq_length", "max_target_length", "generation_max_length", "max_answer_length", "n_best_size"), _COUNT),
+    (("max_train_samples", "max_eval_samples", "gradient_accumulation_steps", "eval_accumulation_steps"), _COUNT),
+    (("per_device_train_batch_size", "per_device_eval_batch_size", "dataloader_prefetch_factor"), _COUNT),
+    (("per_gpu_train_batch_size", "per_gpu_eval_batch_size", "lora_alpha", "torch_empty_cache_steps"), _COUNT),
     (("doc_stride",), _Range(0, _MOST)),
     (("warmup_steps", "eval_delay"), _Range(0, _MOST)),
     (("num_beams", "lora_r"), _Range(1, 65536)),

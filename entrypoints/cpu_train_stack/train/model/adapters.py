@@ -14,7 +14,7 @@ from typing import Any
 
 from cpu_train_stack.cli.errors import UsageError, one_line
 from cpu_train_stack.machine.files import parse_json
-from cpu_train_stack.train.flags.arguments import TASKS, TaskArguments
+from cpu_train_stack.train.flags.arguments import Task, TaskArguments
 from cpu_train_stack.train.model import quantization
 
 CONFIG = "adapter_config.json"
@@ -22,8 +22,9 @@ WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 MERGED = "merged"
 UNFINISHED = f".{MERGED}"
 _MAX_LENGTH = 300  # of an error in a message
-# The tasks whose models have a head of their own, which is trained and saved as a whole beside the adapter.
-WITH_HEAD = ("text-classification", "token-classification", "question-answering")
+# peft's names of the tasks whose models have a head of their own, which is trained and saved as a whole beside the
+# adapter.
+WITH_HEAD = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS")
 
 
 def is_adapter(folder: Path) -> bool:
@@ -75,7 +76,7 @@ def heads_of(model: Any) -> list[str]:
     return sorted(parts & {"classifier", "score", "qa_outputs"})  # T5's encoder and decoder are parts too
 
 
-def attach(model: Any, task: str, arguments: TaskArguments, new: Collection[str] = ()) -> Any:
+def attach(model: Any, task: Task, arguments: TaskArguments, new: Collection[str] = ()) -> Any:
     """The model with a new adapter (--use_peft) or with the adapter of its folder; unchanged without an adapter.
 
     `new`: the names of weights that were not pretrained. A new adapter is saved with them and with the head.
@@ -102,7 +103,7 @@ def attach(model: Any, task: str, arguments: TaskArguments, new: Collection[str]
     given = arguments.lora_target_modules
     layers = [layer.strip() for layer in (given or "all-linear").split(",") if layer.strip()]
     config = LoraConfig(
-        task_type=TASKS[task].peft_type,
+        task_type=task.peft_type,
         r=arguments.lora_r,
         lora_alpha=arguments.lora_alpha,
         lora_dropout=arguments.lora_dropout,
@@ -142,9 +143,9 @@ def not_saved(adapted: Any, names: Collection[str]) -> list[str]:
     return [name for name in names if not any(whole.endswith(f".{name}") for whole in saved)]
 
 
-def _saved_whole(model: Any, task: str, new: Collection[str]) -> list[str]:
+def _saved_whole(model: Any, task: Task, new: Collection[str]) -> list[str]:
     """peft's modules_to_save: the head, and other modules with new weights, which are random."""
-    heads = heads_of(model) if task in WITH_HEAD else []
+    heads = heads_of(model) if task.peft_type in WITH_HEAD else []
     owners = {name.rpartition(".")[0] for name in new if not _is_inside(name, heads)}
     # The bias of a language model's head starts as zero, and stays beside the frozen words.
     words = {id(weight) for weight in model.get_input_embeddings().parameters()}

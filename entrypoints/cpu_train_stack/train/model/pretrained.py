@@ -17,7 +17,7 @@ from cpu_train_stack.cli import packages
 from cpu_train_stack.cli.errors import UsageError, path_hint
 from cpu_train_stack.train.data.labels import REGRESSION
 from cpu_train_stack.train.data.types import Rows
-from cpu_train_stack.train.flags.arguments import TASKS, TaskArguments
+from cpu_train_stack.train.flags.arguments import TaskArguments
 from cpu_train_stack.train.model import adapters, configuration, quantization, sharding
 from cpu_train_stack.train.model.configuration import first_line
 
@@ -117,7 +117,7 @@ def load(
     """
     given = str(arguments.model_name_or_path)
     name = adapters.base_of(given) or given
-    auto: Any = getattr(transformers, TASKS[rows.task].auto_class)
+    auto: Any = getattr(transformers, rows.task.auto_class)
     options: dict[str, Any] = {"revision": arguments.model_revision}
     if rows.labels is not None:
         options["num_labels"] = len(rows.labels)
@@ -132,11 +132,11 @@ def load(
     if shards > 1:
         options.update(sharding.options(shards))
     if arguments.load_in_4bit:
-        heads = _heads(auto, arguments) if rows.task in adapters.WITH_HEAD else ()
+        heads = _heads(auto, arguments) if rows.task.peft_type in adapters.WITH_HEAD else ()
         options.update(quantization.options(bf16, heads))
     reading = _read_into_memory() if shards == 1 else contextlib.nullcontext()
     weights = str(checkpoint) if checkpoint and shards > 1 and not adapters.is_adapter(checkpoint) else name
-    if rows.task == "text-generation" and configuration.read(arguments).is_encoder_decoder:
+    if rows.task.name == "text-generation" and configuration.read(arguments).is_encoder_decoder:
         raise UsageError(
             f"model '{name}' is an encoder-decoder model, expected a decoder: to train it on pairs of texts, pass "
             "--task text2text-generation"
@@ -148,7 +148,7 @@ def load(
             model, info = auto.from_pretrained(weights, output_loading_info=True, **options)
     except Exception as error:
         raise UsageError(
-            f"model '{name}' cannot be loaded for {rows.task}: {first_line(error)}: "
+            f"model '{name}' cannot be loaded for {rows.task.name}: {first_line(error)}: "
             f"{configuration.remedy(error)}, or copy the model again"
         ) from error
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
@@ -179,7 +179,7 @@ def load(
     # (transformers 5.0 to 5.24, huggingface/transformers#47688). A mean over equal batches needs no correction;
     # tokens.TokenLoss computes means over tokens.
     model.accepts_loss_kwargs = False
-    if rows.task == "text-classification":
+    if rows.task.name == "text-classification":
         configuration.pad_like(tokenizer, model.config)
     limit = _limit(model, tokenizer)
     adapted = adapters.attach(model, rows.task, arguments, new)

@@ -14,13 +14,22 @@ from cpu_train_stack.train.data.classification_rows import Question, Questions
 from cpu_train_stack.train.data.splits import Splits
 from cpu_train_stack.train.data.token_files import TokenFolder
 from cpu_train_stack.train.data.types import Rows, TrainerInputs
-from cpu_train_stack.train.flags.arguments import TaskArguments
+from cpu_train_stack.train.flags.arguments import Task, TaskArguments
 from cpu_train_stack.train.model.pretrained import Loaded
 from cpu_train_stack.train.scores import squad
 from cpu_train_stack.train.tasks.sequences import sequence_length, tokenizer_padder
 from cpu_train_stack.train.tasks.tokens import check_evaluated
 
-METRIC = "f1"
+TASK = Task(
+    name="question-answering",
+    order=1,
+    auto_class="AutoModelForQuestionAnswering",
+    peft_type="QUESTION_ANS",
+    length=384,
+    flags="doc_stride max_answer_length n_best_size version_2_with_negative null_score_diff_threshold",
+    columns="question, context and answers",
+    fits=lambda table, _label: table.columns.keys() >= {*classification_rows.QUESTION_COLUMNS},
+)
 
 
 @dataclass(frozen=True)
@@ -140,12 +149,12 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
         if left_out:
             notes.append(f"training questions left out because the answer is not at answer_start: {left_out}")
     validation = classification_rows.questions(splits.validation, with_negative) if splits.validation else None
-    return Rows("question-answering", train, validation, None, tuple(notes))
+    return Rows(TASK, train, validation, None, tuple(notes))
 
 
 def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, _folder: TokenFolder) -> TrainerInputs:
     """Tokenize all questions. Raises UsageError if the windows leave no room for the context."""
-    length = sequence_length(arguments, rows.task, loaded.limit)
+    length = sequence_length(arguments, TASK, loaded.limit)
     layout = WindowLayout(loaded.tokenizer, length, arguments.doc_stride)
     for split in (rows.train, rows.validation):
         if split is not None:
@@ -162,7 +171,7 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, _folder: T
         validation=validation,
         collate=tokenizer_padder(_padding_right(loaded.tokenizer), length, arguments.pad_to_max_length),
         compute_metrics=ExactMatchAndF1(rows.validation, validation, options) if validation is not None else None,
-        metric=METRIC,
+        metric="f1",
         max_seq_length=length,
     )
 

@@ -21,22 +21,31 @@ from cpu_train_stack.train.data.tables import batches, parse_text_columns
 from cpu_train_stack.train.data.token_files import TokenFolder
 from cpu_train_stack.train.data.token_rows import TokenRows
 from cpu_train_stack.train.data.types import Rows, TrainerInputs
-from cpu_train_stack.train.flags.arguments import TaskArguments
+from cpu_train_stack.train.flags.arguments import Task, TaskArguments
 from cpu_train_stack.train.model.configuration import label_count_of, label_names_of, predicts_numbers
 from cpu_train_stack.train.model.pretrained import Loaded
 from cpu_train_stack.train.scores import glue
-from cpu_train_stack.train.tasks.sequences import sequence_length, tokenizer_padder
+from cpu_train_stack.train.tasks.sequences import TokenizedRows, sequence_length, tokenizer_padder
 from cpu_train_stack.train.tasks.tokens import check_evaluated
 
 Labelled = Union[LabelledTexts, TaggedWords]
 # Outputs of the model and labels -> scores by name.
 Score = Callable[[Any, Any], "dict[str, float]"]
 
-METRIC = "accuracy"
+TASK = Task(
+    name="text-classification",
+    order=5,
+    auto_class="AutoModelForSequenceClassification",
+    peft_type="SEQ_CLS",
+    length=128,
+    flags="label_column_name text_column_names do_regression label_smoothing_factor",
+    columns="'{label}' (--label_column_name) and a text",
+    fits=lambda table, label: label in table.columns,
+)
 _MASK = "attention_mask"
 
 
-class LabelledTokens(torch.utils.data.Dataset):
+class LabelledTokens(TokenizedRows):
     """The tokens of each row.
 
     A row: lists of integers, and the label: the number of its class, a 0.0 or 1.0 for each class, or a float.
@@ -60,12 +69,6 @@ class LabelledTokens(torch.utils.data.Dataset):
         for rows in batches(data.records()):
             encoded = encode(*map(list, zip(*rows)))
             yield from zip(*(encoded[name] for name in self._stored))
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def lengths(self) -> Sequence[int]:
-        return self._rows.lengths
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         values = dict(zip(self._stored, self._rows[index].tolist()))
@@ -146,7 +149,7 @@ def numbers(outputs: Any, labels: Any) -> dict[str, float]:
 
 # By problem type: the scores, and the name of the metric in result.json.
 _SCORES: dict[str, tuple[Score, str]] = {
-    SINGLE_LABEL: (classes, METRIC),
+    SINGLE_LABEL: (classes, "accuracy"),
     MULTI_LABEL: (sets, "f1"),
     REGRESSION: (numbers, "pearson"),
 }
@@ -173,7 +176,7 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
         several = ", any number per row," if read.problem_type == MULTI_LABEL else ""
         found = f"{len(labels)} labels{several}"
     note = f"text-classification: {found} from '{label}', text from '{', '.join(read.text_columns)}'"
-    return Rows("text-classification", train, validation, labels, (note,), read.problem_type)
+    return Rows(TASK, train, validation, labels, (note,), read.problem_type)
 
 
 def choose_labels(
@@ -213,7 +216,7 @@ def _numbered(arguments: TaskArguments, found: list[str]) -> list[str]:
 
 def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: TokenFolder) -> TrainerInputs:
     """Raises UsageError if max_seq_length does not fit the model."""
-    length = sequence_length(arguments, rows.task, loaded.limit)
+    length = sequence_length(arguments, TASK, loaded.limit)
     labels = rows.labels or []
     score, metric = _SCORES[rows.problem_type or SINGLE_LABEL]
 

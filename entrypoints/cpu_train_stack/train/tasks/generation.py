@@ -17,25 +17,35 @@ from cpu_train_stack.train.data.tables import batches, parse_text_columns
 from cpu_train_stack.train.data.token_files import TokenFolder
 from cpu_train_stack.train.data.token_rows import TokenRows
 from cpu_train_stack.train.data.types import Rows, TrainerInputs
-from cpu_train_stack.train.flags.arguments import TaskArguments
+from cpu_train_stack.train.flags.arguments import Task, TaskArguments
 from cpu_train_stack.train.model import sharding
 from cpu_train_stack.train.model.pretrained import Loaded
 from cpu_train_stack.train.tasks import chat, packing
 from cpu_train_stack.train.tasks.sequences import Example, Padder, Sequences, sequence_length
 from cpu_train_stack.train.tasks.tokens import IGNORED, Perplexity, RowSums, check_release
 
-METRIC = "perplexity"
+TASK = Task(
+    name="text-generation",
+    order=2,
+    auto_class="AutoModelForCausalLM",
+    peft_type="CAUSAL_LM",
+    length=1024,
+    flags="text_column_names packing completion_only_loss chat_template_path label_smoothing_factor",
+    columns="messages, or prompt and completion,",
+    fits=lambda table, _label: language_rows.kind_of(table) is not None,
+    takes_text=True,
+)
 # Two rows of this many tokens show whether a model separates packed rows.
 _PROBE = 8
 
 
-def read_rows(arguments: TaskArguments, splits: Splits, task: str = "text-generation") -> Rows:
+def read_rows(arguments: TaskArguments, splits: Splits, task: Task = TASK) -> Rows:
     """The rows for training and evaluation. Raises UsageError that names the first bad row."""
     names = parse_text_columns(arguments.text_column_names)
     if names is not None and len(names) != 1:
         raise UsageError(
             f"--text_column_names '{arguments.text_column_names}' names {len(names)} columns, expected one: "
-            f"{task} uses one column of text"
+            f"{task.name} uses one column of text"
         )
     column = names[0] if names else None
     train, validation = (
@@ -55,7 +65,7 @@ def read_rows(arguments: TaskArguments, splits: Splits, task: str = "text-genera
         for split in (train, validation)
         if split is not None and split.empty
     ]
-    return Rows(task, train, validation, None, (f"{task}: rows of {kinds.pop().value}", *notes))
+    return Rows(task, train, validation, None, (f"{task.name}: rows of {kinds.pop().value}", *notes))
 
 
 def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: TokenFolder) -> TrainerInputs:
@@ -63,8 +73,8 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: To
 
     Raises UsageError for data with nothing to learn, and for a missing chat template.
     """
-    length = sequence_length(arguments, rows.task, loaded.limit)
-    check_release(rows.task)
+    length = sequence_length(arguments, TASK, loaded.limit)
+    check_release(TASK.name)
     splits = [split for split in (rows.train, rows.validation) if split is not None]
     if arguments.chat_template_path or any(_has_conversations(split) for split in splits):
         chat.set_template(loaded.tokenizer, arguments.chat_template_path)
@@ -85,7 +95,7 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: To
         validation=None if validation is None else Sequences(validation),
         collate=Padder(0 if pad is None else pad, length, arguments.pad_to_max_length),
         compute_metrics=None if validation is None else Perplexity(len(validation)),
-        metric=METRIC,
+        metric="perplexity",
         max_seq_length=length,
         shift=True,
         reduce_logits=RowSums(shift=True),
@@ -103,7 +113,7 @@ def _examples(
 ) -> TokenRows:
     """The rows as tokens, cut at `length`. `everything`: learn the prompts too. Adds to `notes`."""
     counts: Counter[str] = Counter()
-    file = folder.file(tokenizer, data.digest, "text-generation", data.kind.value, length, everything)
+    file = folder.file(tokenizer, data.digest, TASK.name, data.kind.value, length, everything)
     if data.kind is Kind.TEXT:
         found = TokenRows(_pieces(data, tokenizer, length), 2, counts, file)
         if not found:

@@ -16,13 +16,21 @@ from cpu_train_stack.train.data.tables import batches
 from cpu_train_stack.train.data.token_files import TokenFolder
 from cpu_train_stack.train.data.token_rows import TokenRows
 from cpu_train_stack.train.data.types import Rows, TrainerInputs
-from cpu_train_stack.train.flags.arguments import TaskArguments
+from cpu_train_stack.train.flags.arguments import Task, TaskArguments
 from cpu_train_stack.train.model.pretrained import Loaded
 from cpu_train_stack.train.tasks import generation
-from cpu_train_stack.train.tasks.sequences import Padder, sequence_length
+from cpu_train_stack.train.tasks.sequences import Padder, TokenizedRows, sequence_length
 from cpu_train_stack.train.tasks.tokens import IGNORED, Perplexity, RowSums, check_release
 
-METRIC = "perplexity"
+TASK = Task(
+    name="fill-mask",
+    order=6,
+    auto_class="AutoModelForMaskedLM",
+    peft_type=None,
+    length=512,
+    flags="text_column_names mlm_probability label_smoothing_factor",
+    takes_text=True,
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,7 @@ class Masker:
         return {"input_ids": seen, "labels": torch.where(chosen, tokens, torch.tensor(IGNORED))}
 
 
-class MaskedTexts(torch.utils.data.Dataset):
+class MaskedTexts(TokenizedRows):
     """Rows of tokens, masked on access. `fixed`: mask the same tokens in every evaluation and on every rank.
 
     For training, the masks of a row depend on the seed and the epoch. They do not depend on the rank or on the
@@ -69,12 +77,6 @@ class MaskedTexts(torch.utils.data.Dataset):
     def begin_epoch(self, seed: int, epoch: int) -> None:
         self._epoch = f"{seed} {epoch}"
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def lengths(self) -> Sequence[int]:
-        return self._rows.lengths
-
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return self._mask_tokens(self._rows[index][0], self._generator(index))
 
@@ -89,7 +91,7 @@ class MaskedTexts(torch.utils.data.Dataset):
 
 def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
     """The texts for training and evaluation. Raises UsageError for other kinds of rows."""
-    rows = generation.read_rows(arguments, splits, "fill-mask")
+    rows = generation.read_rows(arguments, splits, TASK)
     kind = (rows.train or rows.validation).kind
     if kind is not Kind.TEXT:
         raise UsageError(f"found {kind.value}, expected texts for fill-mask: pass --text_column_names")
@@ -98,21 +100,21 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
 
 def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: TokenFolder) -> TrainerInputs:
     """Tokenize all rows. Raises UsageError for a tokenizer without a mask token."""
-    check_release(rows.task)
+    check_release(TASK.name)
     tokenizer = loaded.tokenizer
     if tokenizer.mask_token_id is None:
         raise UsageError(
             "the tokenizer has no mask token, expected the tokenizer of an encoder: use --task text-generation "
             "for decoders"
         )
-    length = sequence_length(arguments, rows.task, loaded.limit)
+    length = sequence_length(arguments, TASK, loaded.limit)
     special = frozenset(tokenizer.all_special_ids)
     mask_tokens = Masker(tokenizer.mask_token_id, len(tokenizer), special, arguments.mlm_probability)
 
     def texts(split: Documents | None, fixed: bool) -> MaskedTexts | None:
         if split is None:
             return None
-        file = folder.file(tokenizer, split.digest, rows.task, length)
+        file = folder.file(tokenizer, split.digest, TASK.name, length)
         return MaskedTexts(TokenRows(_pieces(split, tokenizer, length), 1, shared=file), mask_tokens, fixed)
 
     train, validation = texts(rows.train, fixed=False), texts(rows.validation, fixed=True)
@@ -121,7 +123,7 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: To
         validation=validation,
         collate=Padder(tokenizer.pad_token_id, length, arguments.pad_to_max_length),
         compute_metrics=None if validation is None else Perplexity(len(validation)),
-        metric=METRIC,
+        metric="perplexity",
         max_seq_length=length,
         shift=False,
         reduce_logits=RowSums(shift=False),

@@ -18,14 +18,26 @@ from cpu_train_stack.train.data.tables import batches, parse_text_columns
 from cpu_train_stack.train.data.token_files import TokenFile, TokenFolder
 from cpu_train_stack.train.data.token_rows import TokenRows
 from cpu_train_stack.train.data.types import Rows, TrainerInputs
-from cpu_train_stack.train.flags.arguments import TaskArguments
+from cpu_train_stack.train.flags.arguments import Task, TaskArguments
 from cpu_train_stack.train.model.pretrained import Loaded
 from cpu_train_stack.train.scores import texts
-from cpu_train_stack.train.tasks.sequences import Padder, sequence_length
+from cpu_train_stack.train.tasks.sequences import Padder, TokenizedRows, sequence_length
 from cpu_train_stack.train.tasks.tokens import IGNORED, Perplexity, RowSums, check_evaluated, check_release
 
+TASK = Task(
+    name="text2text-generation",
+    order=4,
+    auto_class="AutoModelForSeq2SeqLM",
+    peft_type="SEQ_2_SEQ_LM",
+    length=1024,
+    flags="text_column_names source_prefix max_target_length predict_with_generate generation_max_length "
+    "num_beams label_smoothing_factor",
+    columns="source and target",
+    fits=lambda table, _label: pair_rows.has_pairs(table),
+)
 
-class Pairs(torch.utils.data.Dataset):
+
+class Pairs(TokenizedRows):
     """Sources and targets. A row: input_ids int32 [source's tokens], labels int32 [target's tokens]."""
 
     def __init__(
@@ -34,12 +46,6 @@ class Pairs(torch.utils.data.Dataset):
         # Below zero, a number is a target's token: -1 is token 0.
         joined = ([source + [~token for token in target]] for source, target in rows)
         self._rows = TokenRows(joined, 1, counts, shared)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def lengths(self) -> Sequence[int]:
-        return self._rows.lengths
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         row = self._rows[index][0]
@@ -118,17 +124,17 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
     train, validation = (
         pair_rows.pairs(each, names) if each else None for each in (splits.train, splits.validation)
     )
-    return Rows("text2text-generation", train, validation, None, ())
+    return Rows(TASK, train, validation, None, ())
 
 
 def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: TokenFolder) -> TrainerInputs:
     """Tokenize all rows. Raises UsageError for a model that cannot be trained on them."""
-    check_release(rows.task)
+    check_release(TASK.name)
     model, tokenizer = loaded.model, loaded.tokenizer
     _check_model(model, tokenizer)
     # A tokenizer's own limit is not the model's: T5 has no limit, but its tokenizer has 512.
     limit = None if getattr(model.config, "max_position_embeddings", None) is None else loaded.limit
-    length = sequence_length(arguments, rows.task, limit)
+    length = sequence_length(arguments, TASK, limit)
     for name in ("max_target_length", "generation_max_length"):
         tokens = getattr(arguments, name)
         if limit is not None and tokens is not None and tokens > limit:
@@ -201,7 +207,7 @@ def _pairs(
                 cut[what] += sum(bool(one.overflowing) for one in found.encodings)
             yield from zip(sources["input_ids"], targets["input_ids"])
 
-    settings = ("text2text-generation", length, most, arguments.source_prefix)
+    settings = (TASK.name, length, most, arguments.source_prefix)
     pairs = Pairs(encoded(), cut, folder.file(tokenizer, data.digest, *settings))
     notes += [
         f"{data.source}: {cut[what]} of {len(data)} {what} are truncated to {limit}"

@@ -13,16 +13,16 @@ from transformers import DataCollatorWithPadding
 
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.train.data.token_rows import TokenRows
-from cpu_train_stack.train.flags.arguments import TASKS, TaskArguments
+from cpu_train_stack.train.flags.arguments import Task, TaskArguments
 from cpu_train_stack.train.tasks.tokens import IGNORED
 
 # Widths in steps of eight: oneDNN generates kernels for fewer shapes.
 _STEP = 8
 
 
-def sequence_length(arguments: TaskArguments, task: str, limit: int | None) -> int:
+def sequence_length(arguments: TaskArguments, task: Task, limit: int | None) -> int:
     """The longest input in tokens. Raises UsageError if --max_seq_length is more than the model's `limit`."""
-    asked, default = arguments.max_seq_length, TASKS[task].length
+    asked, default = arguments.max_seq_length, task.length
     if asked is None:
         return default if limit is None else min(default, limit)
     if limit is not None and asked > limit:
@@ -42,6 +42,18 @@ def tokenizer_padder(tokenizer: Any, max_length: int, to_max_length: bool) -> An
 
 # The tokens of a row, and the label of each token: IGNORED if the model does not learn it.
 Example = tuple[Sequence[int], Sequence[int]]
+
+
+class TokenizedRows(torch.utils.data.Dataset):
+    """The rows of Trainer. A subclass makes the model's input of a row of `_rows`."""
+
+    _rows: TokenRows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def lengths(self) -> Sequence[int]:
+        return self._rows.lengths
 
 
 class Sequences(torch.utils.data.Dataset):

@@ -15,12 +15,23 @@ from cpu_train_stack.train.data.splits import Splits
 from cpu_train_stack.train.data.token_files import TokenFolder
 from cpu_train_stack.train.data.token_rows import TokenRows
 from cpu_train_stack.train.data.types import Rows, TrainerInputs
-from cpu_train_stack.train.flags.arguments import TaskArguments
+from cpu_train_stack.train.flags.arguments import Task, TaskArguments
 from cpu_train_stack.train.model.pretrained import Loaded
 from cpu_train_stack.train.scores import entities
 from cpu_train_stack.train.tasks.classification import choose_labels
 from cpu_train_stack.train.tasks.sequences import Example, Padder, Sequences, sequence_length
 from cpu_train_stack.train.tasks.tokens import IGNORED, RowSums, check_evaluated, check_release, means
+
+TASK = Task(
+    name="token-classification",
+    order=3,
+    auto_class="AutoModelForTokenClassification",
+    peft_type="TOKEN_CLS",
+    length=128,
+    flags="label_column_name label_smoothing_factor",
+    columns="tokens and ner_tags",
+    fits=lambda table, label: language_rows.tag_column(table, label) is not None,
+)
 
 
 class Tags:
@@ -73,13 +84,13 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
         if split is not None and split.empty
     ]
     note = f"token-classification: {len(labels)} tags"
-    return Rows("token-classification", train, validation, labels, (note, *notes))
+    return Rows(TASK, train, validation, labels, (note, *notes))
 
 
 def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: TokenFolder) -> TrainerInputs:
     """Tokenize all rows. Raises UsageError if max_seq_length is too long for the model."""
-    check_release(rows.task)
-    length = sequence_length(arguments, rows.task, loaded.limit)
+    check_release(TASK.name)
+    length = sequence_length(arguments, TASK, loaded.limit)
     names = rows.labels or []
     notes: list[str] = []
     train, validation = (
@@ -105,7 +116,7 @@ def _rows(
 ) -> TokenRows:
     """The rows as tokens, cut at `length`. Adds to `notes`."""
     counts: Counter[str] = Counter()
-    file = folder.file(tokenizer, data.digest, "token-classification", length, names)
+    file = folder.file(tokenizer, data.digest, TASK.name, length, names)
     found = TokenRows(_examples(data, names, tokenizer, length, counts), 2, counts, file)
     if counts["cut"]:
         notes.append(

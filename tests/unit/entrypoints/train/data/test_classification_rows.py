@@ -8,7 +8,6 @@ import pytest
 
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.train.data import classification_rows, labels
-from cpu_train_stack.train.data.splits import infer_task
 from cpu_train_stack.train.data.tables import DataTable, parse_text_columns
 
 
@@ -115,14 +114,6 @@ def test_training_labels_must_be_classes() -> None:
     with pytest.raises(UsageError, match="30 different labels in 30 rows"):
         classification_rows.check_label_names(names, many)
     classification_rows.check_label_names(["0", "1"], one)
-
-
-def test_the_task_is_inferred_from_the_columns() -> None:
-    assert infer_task(table(question=["q"], context=["c"], answers=[{}]), "label") == "question-answering"
-    assert infer_task(table(text=["q"], label=["c"]), "label") == "text-classification"
-    assert infer_task(table(text=["q"], topic=["c"]), "topic") == "text-classification"
-    with pytest.raises(UsageError, match="has the columns 'text', 'topic'"):
-        infer_task(table(text=["q"], topic=["c"]), "label")
 
 
 def test_text_column_names_are_one_or_two() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.train.data import language_rows
-from cpu_train_stack.train.data.splits import infer_task
+from cpu_train_stack.train.data.language_rows import Kind, kind_of, tag_column
 from cpu_train_stack.train.data.tables import DataTable
 
 USER, ANSWER = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
@@ -19,24 +19,13 @@ def table(**content: list[Any]) -> DataTable:
     return DataTable("x.jsonl", content)
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        ({"messages": [[USER]]}, "text-generation"),
-        ({"prompt": ["a"], "completion": ["b"], "label": ["c"]}, "text-generation"),
-        ({"tokens": [["a"]], "ner_tags": [["O"]]}, "token-classification"),
-        ({"tokens": [["a"]], "label": [["O"]]}, "token-classification"),
-        ({"tokens": ["a b"], "label": ["c"]}, "text-classification"),
-    ],
-    ids=["messages", "completion", "tags", "own tag column", "text called tokens"],
-)
-def test_the_task_is_inferred_from_unambiguous_columns(content: dict[str, list[Any]], expected: str) -> None:
-    assert infer_task(table(**content), "label") == expected
-
-
-def test_texts_without_labels_need_a_task() -> None:
-    with pytest.raises(UsageError, match="pass --task text-generation or --task fill-mask"):
-        infer_task(table(text=["a"]), "label")
+def test_the_columns_of_conversations_completions_and_tags_are_recognized() -> None:
+    assert kind_of(table(messages=[[USER]])) is Kind.MESSAGES
+    assert kind_of(table(prompt=["a"], completion=["b"], label=["c"])) is Kind.COMPLETION
+    assert kind_of(table(text=["a"], label=["c"])) is None
+    assert tag_column(table(tokens=[["a"]], ner_tags=[["O"]]), "label") == "ner_tags"
+    assert tag_column(table(tokens=[["a"]], label=[["O"]]), "label") == "label"
+    assert tag_column(table(tokens=["a b"], label=["c"]), "label") is None
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ def shown(monkeypatch: pytest.MonkeyPatch, name: str, text: str, default: object
     """The help about a flag, without line breaks."""
     parser = argparse.ArgumentParser()
     parser.add_argument(f"--{name}", help=text, default=default)
-    monkeypatch.setattr(help_text, "make_parser", lambda: parser)
-    return " ".join(help_text.render(everything=False).split())
+    monkeypatch.setattr(help_text, "make_parser", lambda _tasks: parser)
+    return " ".join(help_text.render(False, {}).split())
 
 
 @pytest.mark.parametrize("flag", fields(TaskArguments), ids=lambda flag: flag.name)

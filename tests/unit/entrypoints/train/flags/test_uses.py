@@ -8,7 +8,18 @@ import pytest
 
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.train.flags import old_flags, uses
-from cpu_train_stack.train.flags.arguments import Parsed, TaskArguments
+from cpu_train_stack.train.flags.arguments import Parsed, Task, TaskArguments
+
+PAIRS = "text_column_names max_target_length predict_with_generate generation_max_length num_beams"
+FLAGS = {
+    "text-classification": "label_column_name text_column_names label_smoothing_factor",
+    "token-classification": "label_column_name label_smoothing_factor",
+    "question-answering": "doc_stride version_2_with_negative null_score_diff_threshold",
+    "text-generation": "text_column_names packing completion_only_loss label_smoothing_factor",
+    "text2text-generation": PAIRS,
+    "fill-mask": "text_column_names label_smoothing_factor",
+}
+TASKS = {name: Task(name, 1, "", None, 8, flags, "") for name, flags in FLAGS.items()}
 
 
 def parsed(*argv: str, **flags: Any) -> Parsed:
@@ -66,7 +77,7 @@ def parsed(*argv: str, **flags: Any) -> Parsed:
 )
 def test_a_flag_that_the_task_ignores_is_refused(task: str, flags: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as refused:
-        uses.check(parsed(**flags), task)
+        uses.check(parsed(**flags), TASKS[task], TASKS)
     assert message in str(refused.value)
 
 
@@ -80,7 +91,7 @@ def test_a_flag_that_the_task_ignores_is_refused(task: str, flags: dict[str, Any
     ],
 )
 def test_a_flag_that_is_used_or_asks_for_nothing_is_accepted(task: str, flags: dict[str, Any]) -> None:
-    uses.check(parsed(**flags), task)
+    uses.check(parsed(**flags), TASKS[task], TASKS)
 
 
 def test_the_flags_of_a_new_adapter_are_refused_for_a_trained_one() -> None:
@@ -88,10 +99,10 @@ def test_the_flags_of_a_new_adapter_are_refused_for_a_trained_one() -> None:
     with pytest.raises(
         UsageError, match="--lora_r is for a new adapter: remove it, because the model 'trained' is"
     ):
-        uses.check(flags, "text-generation", is_adapter=True)
+        uses.check(flags, TASKS["text-generation"], TASKS, is_adapter=True)
 
 
 def test_a_flag_of_an_older_guide_is_accepted_under_its_present_name() -> None:
-    uses.check(parsed("--val_max_target_length=32", generation_max_length=32), "text-classification")
+    uses.check(parsed("--val_max_target_length=32", generation_max_length=32), TASKS["text-classification"], TASKS)
     with pytest.raises(UsageError, match="--generation_max_length is for text2text-generation"):
-        uses.check(parsed(generation_max_length=32), "text-classification")
+        uses.check(parsed(generation_max_length=32), TASKS["text-classification"], TASKS)
