@@ -71,7 +71,7 @@ def load(path: Path = VERSIONS_FILE) -> Matrix:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(f"{path.name} not found: expected {path}; restore it from the repository") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path.name} is not valid TOML: {error}") from None
     where = path.name
     _table(where, document, ("default", "indexes", "pins"), ("pages", "refused", "advisories"))

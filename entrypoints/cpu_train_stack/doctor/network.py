@@ -8,6 +8,7 @@ the store of a running job.
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import threading
@@ -19,6 +20,7 @@ from cpu_train_stack import contract
 from cpu_train_stack.cli.errors import MeetingError, UsageError
 from cpu_train_stack.doctor.checks import Check, CheckStatus, refusal
 from cpu_train_stack.machine import network
+from cpu_train_stack.machine.files import parse_json
 from cpu_train_stack.placement.detect import DistributedEnvironment
 
 RESOLVE_SECONDS = 3.0
@@ -150,22 +152,23 @@ def measure_clock(connection: socket.socket) -> Reading | None:
     connection.settimeout(ANSWER_SECONDS)
     with connection.makefile("rw", encoding="utf-8", newline="\n") as stream:
         try:
-            greeting = json.loads(stream.readline(1000))
-            if GREETING not in greeting:
-                return None
+            greeting = parse_json(stream.readline(1000))
+            host, pin = str(greeting[GREETING]), str(greeting["pin"])
             best: tuple[float, float] | None = None
             for _ in range(ROUNDS):
                 began = time.time()
                 stream.write("\n")
                 stream.flush()
                 theirs = float(stream.readline(1000))
+                if not math.isfinite(theirs):  # never too far off
+                    return None
                 ended = time.time()
                 error = (ended - began) / 2
                 if best is None or error < best[1]:
                     best = (theirs - (began + ended) / 2, error)
-        except (TimeoutError, socket.timeout, ValueError, TypeError):  # two types until Python 3.10
+        except (TimeoutError, socket.timeout, ValueError, TypeError, LookupError):  # two types until Python 3.10
             return None
-    return Reading(*best, pin=str(greeting["pin"]), host=str(greeting[GREETING])) if best else None
+    return Reading(*best, pin=pin, host=host) if best else None
 
 
 def serve(port: int) -> None:

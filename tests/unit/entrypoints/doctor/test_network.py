@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -80,6 +81,32 @@ def test_any_other_server_is_not_measured_and_receives_nothing(
     assert network.measure_clock(here) is None
     here.close()
     assert there.recv(100) == b""
+
+
+@pytest.mark.parametrize(
+    ("greeting", "answer"),
+    [
+        (f'{{"{network.GREETING}": "h"}}', b"1.0\n"),
+        (f'"{network.GREETING}"', b"1.0\n"),
+        (f'["{network.GREETING}"]', b"1.0\n"),
+        ("[" * 990, b"1.0\n"),
+        (f'{{"{network.GREETING}": "h", "pin": "2.13"}}', b"nan\n"),
+    ],
+)
+def test_a_greeting_of_another_shape_is_not_of_a_doctor(
+    greeting: str, answer: bytes, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    here, there = pair
+    there.sendall(f"{greeting}\n".encode())
+
+    def reply() -> None:
+        with contextlib.suppress(OSError):  # the test closes it
+            while there.recv(100):
+                there.sendall(answer)
+
+    threading.Thread(target=reply, daemon=True).start()
+    assert network.measure_clock(here) is None
+    here.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.mark.parametrize(

@@ -151,9 +151,10 @@ def test_each_row_with_a_mistake_is_one_line(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_text_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "versions.toml"
-    path.write_bytes(b"default = '\xff'")
-    with pytest.raises(UsageError, match=r"versions\.toml is not valid TOML: .*"):
-        parse.load(path)
+    for content in (b"default = '\xff'", b"default = " + b"[" * 50_000):
+        path.write_bytes(content)
+        with pytest.raises(UsageError, match=r"versions\.toml is not valid TOML: .*"):
+            parse.load(path)
 
 
 def test_the_error_for_a_missing_file_names_its_expected_path(tmp_path: Path) -> None:
