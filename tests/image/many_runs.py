@@ -14,8 +14,11 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 
+from cpu_train_stack.adapt import catalogue, no_padding
+from cpu_train_stack.adapt.adaptation import Adaptation, Situation
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.machine import cpus
 from cpu_train_stack.placement.detect import DistributedEnvironment
@@ -24,6 +27,19 @@ from cpu_train_stack.train.main import prepare
 
 # The operators of `train`, so that a run here and a run of that command have the same bits.
 work.install_operators(cpus.bf16_of(os.environ))
+
+# A process of `train` installs its adaptations once. Those without padding change with each run.
+INSTALLED: set[str] = set()
+INSTALL = catalogue.install
+
+
+def install_once(situation: Situation, off: frozenset[str], adaptations: Iterable[Adaptation]) -> None:
+    new = [one for one in adaptations if one.name not in INSTALLED]
+    INSTALL(situation, off, new)
+    INSTALLED.update({one.name for one in new} - off - {one.name for one in no_padding.ADAPTATIONS})
+
+
+catalogue.install = install_once  # type: ignore[assignment]
 
 
 def announce(_quiet: bool) -> None:

@@ -29,9 +29,9 @@ for other in ([1, 2], [[[1, 2], [3]]] * 2, [[[1]]] * 2, [[1], None], [[1, None]]
 long = Dataset.from_dict({"input_ids": [[7] * (row % 5) for row in range(25_000)]})
 assert tokens_of(long) == [row % 5 for row in range(25_000)]
 
-# The sampler of `train` has the order of accelerate's, which earlier versions used: a resumed run must find it.
+# The sampler has the order of accelerate's, which other versions use: a resumed run must find it.
 from accelerate.data_loader import SeedableRandomSampler
-from cpu_train_stack.train.loop.grouping import Shuffled
+from cpu_train_stack.adapt.balanced_ranks import Shuffled
 
 theirs, ours = SeedableRandomSampler(range(5000), data_seed=3), Shuffled(5000, 3)
 for epoch in (0, 1, 7):

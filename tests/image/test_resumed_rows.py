@@ -7,11 +7,13 @@ from tests.image.container_scripts import MOUNT
 from tests.image.train_runs import ONE_THREAD
 
 
-@pytest.mark.parametrize("options", ["--backend=ccl", "--backend=gloo --no-adapt=balanced-ranks"])
+@pytest.mark.parametrize(
+    "words", ["--backend=ccl /s/resumed_rows.py", "--backend=gloo --no-adapt=all /s/resumed_rows.py train"]
+)
 def test_a_run_resumed_within_an_epoch_has_the_rows_of_the_uninterrupted_run(
-    run_in_image: RunInImage, options: str
+    run_in_image: RunInImage, words: str
 ) -> None:
-    command = ("launch", "--nproc-per-node=2", "--", "run", *options.split(), "/s/resumed_rows.py")
+    command = ("launch", "--nproc-per-node=2", "--", "run", *words.split())
     done = run_in_image(*command, env=ONE_THREAD, docker_args=MOUNT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [

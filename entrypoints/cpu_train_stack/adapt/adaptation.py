@@ -27,7 +27,8 @@ PACKAGES = ("transformers", "accelerate", "evaluate", "datasets", "torch", packa
 class Situation:
     """A script's command line and its environment. `backend`: of the process group.
 
-    `versions`: of the installed PACKAGES. `printed`: the lines that `report` has printed.
+    `versions`: of the installed PACKAGES. `in_train`: for the command `train`, not for a script. `printed`: the
+    lines that `report` has printed.
     """
 
     arguments: Sequence[str]
@@ -35,6 +36,7 @@ class Situation:
     backend: str
     rank: int = 0
     world_size: int = 1
+    in_train: bool = False
     printed: set[str] = field(default_factory=set)
 
     def since(self, package: str, version: str) -> bool:
@@ -45,10 +47,13 @@ class Situation:
         """Whether an older version of the package is installed."""
         return package in self.versions and not self.since(package, version)
 
-    def report(self, name: str, line: str) -> None:
-        """Print what an adaptation did, once and on rank 0 only. `name`: of the adaptation."""
-        if self.rank == 0 and line not in self.printed:
-            say(f"adapted ({name}): {line}")
+    def report(self, name: str, line: str, is_fallback: bool = False) -> None:
+        """Print what an adaptation did, once and on rank 0 only. `name`: of the adaptation.
+
+        For `train`, print only where an adaptation has no effect (`is_fallback`).
+        """
+        if self.rank == 0 and line not in self.printed and (is_fallback or not self.in_train):
+            say(f"note: {line}" if self.in_train else f"adapted ({name}): {line}")
         self.printed.add(line)
 
 

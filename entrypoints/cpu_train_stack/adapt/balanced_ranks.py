@@ -9,11 +9,14 @@ from itertools import islice
 from typing import Any, Callable
 
 from cpu_train_stack.adapt import no_padding
-from cpu_train_stack.adapt.adaptation import Adaptation, Situation, before_method, on_import
+from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, before_method, on_import
 
 NAME = "balanced-ranks"
+_RELEASES = Releases("transformers", "4.46")  # not tested with older ones
 # The columns that show how many tokens a row has, the first of them that exists.
 _COLUMNS = ("attention_mask", "input_ids")
+# Row numbers become Python's integers, which need nine times the memory, in parts of this size.
+_ROWS_LISTED = 1024
 
 
 def balance(rows: Sequence[int], lengths: Sequence[int], rows_per_batch: int) -> list[int]:
@@ -55,6 +58,31 @@ def balance_padded(rows: Sequence[int], lengths: Sequence[int], rows_per_batch: 
     return [row for batches in zip(*given) for batch in batches for row in batch]
 
 
+class Shuffled:
+    """A sampler with the order of accelerate's SeedableRandomSampler, which makes a Python list of all rows."""
+
+    def __init__(self, rows: int, seed: int) -> None:
+        self._rows = rows
+        self._seed = seed
+        self._epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __iter__(self) -> Iterator[int]:
+        import torch
+
+        generator = torch.Generator(device="cpu").manual_seed(self._seed + self._epoch)
+        # int32 gives the same order as int64.
+        order = torch.randperm(self._rows, generator=generator, dtype=torch.int32, device="cpu")
+        for part in order.split(_ROWS_LISTED):
+            yield from part.tolist()
+        self._epoch += 1
+
+
 class Balanced:
     """The order of another sampler, with the rows of each step balanced between its ranks.
 
@@ -92,6 +120,20 @@ class Balanced:
                 yield from balance(step, self._lengths, self._rows_per_batch)
 
 
+def shuffled(sampler: Any, arguments: Any) -> Any:
+    """Trainer's random sampler as one whose order all ranks agree on. Other samplers are not changed.
+
+    accelerate would do this, but it would not find the sampler inside of another. `arguments`: TrainingArguments.
+    """
+    import torch
+    from torch.utils.data import RandomSampler
+
+    if type(sampler) is not RandomSampler or not arguments.accelerator_config.use_seedable_sampler:
+        return sampler
+    seed = arguments.data_seed
+    return Shuffled(len(sampler), torch.random.initial_seed() if seed is None else seed)
+
+
 def between_ranks(sampler: Any, lengths: Callable[[], Sequence[int] | None], arguments: Any, pads: bool) -> Any:
     """A sampler of Trainer, balanced if there are several ranks and all of them draw the same order.
 
@@ -99,24 +141,24 @@ def between_ranks(sampler: Any, lengths: Callable[[], Sequence[int] | None], arg
     if they are not known. `arguments`: TrainingArguments. `pads`: the model computes padding. Then, without
     gradient accumulation, no order is faster: a step takes as long as its longest row.
     """
-    from accelerate.data_loader import SeedableRandomSampler
-    from torch.utils.data import RandomSampler, Sampler
+    from torch.utils.data import Sampler
 
-    config = arguments.accelerator_config
-    if arguments.world_size == 1 or config.split_batches or (pads and arguments.gradient_accumulation_steps == 1):
+    steps, ranks = arguments.gradient_accumulation_steps, arguments.world_size
+    if ranks == 1 or arguments.accelerator_config.split_batches or (pads and steps == 1):
         return sampler
-    agreed = sampler
-    if type(sampler) is RandomSampler and config.use_seedable_sampler:
-        # As accelerate does. It would not find the sampler inside of another.
-        agreed = SeedableRandomSampler(sampler.data_source, data_seed=arguments.data_seed)
-    elif isinstance(sampler, Sampler):
+    if sampler is None or isinstance(sampler, Sampler):
         return sampler  # also because another sampler of torch may draw another order on each rank
-    tokens = lengths() if sampler is not None else None
+    tokens = lengths()
     if tokens is None:
         return sampler
-    batches = arguments.gradient_accumulation_steps * arguments.world_size
-    ranks = arguments.world_size if pads else 0
-    return Balanced(agreed, tokens, arguments.train_batch_size, batches, padded=ranks)
+    return Balanced(sampler, tokens, arguments.train_batch_size, steps * ranks, padded=ranks if pads else 0)
+
+
+def of_trainer(trainer: Any, sampler: Any, rows: Any) -> Any:
+    """A Trainer's sampler of its training rows, balanced. `train`'s trainer knows their lengths."""
+    pads = not no_padding.skips_padding(trainer.accelerator.unwrap_model(trainer.model), trainer.args)
+    lengths = getattr(trainer, "row_lengths", None) or functools.partial(tokens_of, rows)
+    return between_ranks(sampler, lengths, trainer.args, pads)
 
 
 def tokens_of(dataset: Any) -> Sequence[int] | None:
@@ -165,9 +207,8 @@ def _balance_trainer(situation: Situation, module: Any) -> None:
     @functools.wraps(original)
     def changed(self: Any, *arguments: Any, **named: Any) -> Any:  # transformers 4.46 has no argument for the rows
         dataset = next((rows for rows in (*arguments, *named.values()) if rows is not None), self.train_dataset)
-        sampler = original(self, *arguments, **named)
-        pads = not no_padding.skips_padding(self.accelerator.unwrap_model(self.model), self.args)
-        balanced = between_ranks(sampler, functools.partial(tokens_of, dataset), self.args, pads)
+        sampler = shuffled(original(self, *arguments, **named), self.args)
+        balanced = of_trainer(self, sampler, dataset)
         if balanced is not sampler:
             situation.report(NAME, "the rows of each step are distributed so that ranks have nearly the same work")
         return balanced
@@ -180,7 +221,7 @@ def _balance_trainer(situation: Situation, module: Any) -> None:
 ADAPTATIONS = (
     Adaptation(
         NAME, "all ranks of Trainer get nearly the same work; a step has the same rows",
-        (no_padding.RELEASES,), on_import("transformers.trainer", _balance_trainer),
+        (_RELEASES,), on_import("transformers.trainer", _balance_trainer, _RELEASES),
         when="if Trainer trains with several ranks",
     ),
 )  # fmt: skip

@@ -35,6 +35,21 @@ from cpu_train_stack.cli.errors import UsageError
 
 EVERYTHING = "all"
 
+# What makes the training faster or records it: `train` has these too.
+SPEED_UPS: tuple[Adaptation, ...] = (
+    *no_padding.ADAPTATIONS,
+    *balanced_ranks.ADAPTATIONS,
+    *gradients.ADAPTATIONS,
+    *output_layer.ADAPTATIONS,
+    *decoder_layers.ADAPTATIONS,
+    *encoder_layers.ADAPTATIONS,
+    *lora.ADAPTATIONS,
+    *progress.ADAPTATIONS,
+    *step_records.ADAPTATIONS,
+)
+# `train` has flags of its own for these: --train_sampling_strategy and --ddp_comm_hook.
+ALWAYS_IN_TRAIN = frozenset({balanced_ranks.NAME, gradients.ROWS.name})
+
 ALL: tuple[Adaptation, ...] = (
     *process_group.ADAPTATIONS,
     *single_rank.ADAPTATIONS,
@@ -47,16 +62,8 @@ ALL: tuple[Adaptation, ...] = (
     *trainer_methods.ADAPTATIONS,
     *trainer_names.ADAPTATIONS,
     *training_arguments.ADAPTATIONS,
-    *no_padding.ADAPTATIONS,
-    *balanced_ranks.ADAPTATIONS,
     *ragged_batches.ADAPTATIONS,
-    *gradients.ADAPTATIONS,
-    *output_layer.ADAPTATIONS,
-    *decoder_layers.ADAPTATIONS,
-    *encoder_layers.ADAPTATIONS,
-    *lora.ADAPTATIONS,
-    *progress.ADAPTATIONS,
-    *step_records.ADAPTATIONS,
+    *SPEED_UPS,
 )
 
 

@@ -93,7 +93,7 @@ def _exchange_rows(_situation: Situation, module: Any) -> None:
     def step(self: Any, model: Any, *arguments: Any, **options: Any) -> Any:
         if model not in known:
             known.add(model)
-            exchange(model, None)
+            exchange(model, getattr(self, "ddp_comm_hook", None))  # an attribute of `train`'s trainer
         return original(self, model, *arguments, **options)
 
     module.Trainer.training_step = step

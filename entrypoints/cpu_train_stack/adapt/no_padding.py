@@ -141,16 +141,8 @@ def _hook_trainer(module: Any) -> None:
 
 def _install(situation: Situation) -> None:
     if RELEASES.has(situation):
-        install(Use(functools.partial(situation.report, NAME)))
-
-
-def install_in_train(situation: Situation, off: frozenset[str], report: Callable[[str], None]) -> None:
-    """Install it for `train`, whose losses ignore padding. `off`: the adaptations that are turned off.
-
-    `report`: gets a line about each fallback.
-    """
-    if NAME not in off and RELEASES.has(situation):
-        install(Use(report, in_train=True, answers=ANSWERS not in off))
+        report = functools.partial(situation.report, NAME, is_fallback=True)
+        install(Use(report, in_train=situation.in_train))
 
 
 def _install_answers(_situation: Situation) -> None:

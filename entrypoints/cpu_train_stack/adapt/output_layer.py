@@ -24,6 +24,10 @@ def _hook_trainer(situation: Situation, module: Any) -> None:
     def compute_loss(
         self: Any, model: Any, inputs: Any, return_outputs: bool = False, *args: Any, **options: Any
     ) -> Any:
+        own = getattr(self, "output", None)
+        if own is not None:  # of `train`'s trainer, whose loss and metrics are computed from the sums
+            with own.labelled(inputs["labels"]):
+                return original(self, model, inputs, return_outputs, *args, **options)
         # With `return_outputs`, the caller may read the scores.
         found = None if return_outputs or not model.training or "shift_labels" in inputs else _found(self, model)
         if found is None or "labels" not in inputs:

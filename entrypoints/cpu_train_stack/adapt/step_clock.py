@@ -36,6 +36,7 @@ class _Waits:
 
 
 _WAITS = _Waits()
+_ATTRIBUTE = "_cpu_train_stack_clock"  # of a Trainer
 
 
 @contextlib.contextmanager
@@ -81,6 +82,16 @@ class StepClock:
         self._began = self._mark = time.perf_counter()
         self._done = self.tokens
 
+    @property
+    def seconds(self) -> float:
+        """The time since the current step began."""
+        return time.perf_counter() - self._began
+
+    @property
+    def rows(self) -> int:
+        """The rows of the current step on this rank."""
+        return self.tokens.rows - self._done.rows
+
     def log(self, logs: dict[str, Any], *arguments: Any, **options: Any) -> Any:
         """Trainer's method. TensorBoard, MLflow and others get the figures of rank 0 next to the loss."""
         if "loss" in logs and self._since_log is not None:
@@ -104,7 +115,7 @@ class StepClock:
             read=round(self.read, 6),
             optimizer=round(end - self._mark, 6),
             longest=seconds,
-            rows=tokens.rows - self._done.rows,
+            rows=self.rows,
             computed=tokens.computed - self._done.computed,
             useful=tokens.useful - self._done.useful,
             loss=round(self.loss, 6),
@@ -173,6 +184,14 @@ class StepClock:
         self._differentiated = time.perf_counter()
         if _WAITS.delays is not None:
             self.delayed = (self.delayed or 0.0) + most_delayed(_WAITS.before, _WAITS.delays())
+
+
+def clock_of(trainer: Any) -> StepClock:
+    """The clock of a Trainer, which gets one the first time."""
+    if not hasattr(trainer, _ATTRIBUTE):
+        setattr(trainer, _ATTRIBUTE, StepClock(trainer))
+    clock: StepClock = getattr(trainer, _ATTRIBUTE)
+    return clock
 
 
 def _class(model: Any) -> str:

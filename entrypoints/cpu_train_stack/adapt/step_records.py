@@ -13,9 +13,9 @@ _RELEASES = Releases("transformers", "4.46")
 
 def _hook(_situation: Situation, module: Any) -> None:
     def attach(trainer: Any) -> None:
-        from cpu_train_stack.adapt.step_clock import StepClock, StepRecorder
+        from cpu_train_stack.adapt.step_clock import StepRecorder, clock_of
 
-        trainer.add_callback(StepRecorder(StepClock(trainer)))
+        trainer.add_callback(StepRecorder(clock_of(trainer)))
 
     after_creation(module.Trainer, attach)
 

@@ -52,7 +52,7 @@ def document(
     before: dict[str, Any] = untrained[0] if trained and untrained else {}
     window = int(arguments.logging_steps) if arguments.logging_steps >= 1 else 10
     first, last = window_means(losses, window)
-    rate = trainer.speed.rate() if trained else None
+    rate = trainer.progress.speed.rate() if trained else None
     found = {
         "pin": os.environ.get(contract.PIN),
         "image": os.environ.get(contract.IMAGE),

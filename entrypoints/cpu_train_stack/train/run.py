@@ -19,7 +19,7 @@ import torch.distributed as dist
 from transformers import TrainingArguments
 
 from cpu_train_stack import contract
-from cpu_train_stack.adapt import catalogue, step_records
+from cpu_train_stack.adapt import catalogue
 from cpu_train_stack.adapt import output_layer as adapted_output_layer
 from cpu_train_stack.cli.errors import UsageError, one_line
 from cpu_train_stack.cli.say import say
@@ -152,7 +152,6 @@ def _create_trainer(setup: Setup) -> CpuTrainer:
             exchange=setup.task.ddp_comm_hook,
             output=_output_layer(setup),
             write=inputs.write,
-            records=step_records.NAME not in catalogue.switched_off(()),
             model=setup.loaded.model,
             args=arguments,
             train_dataset=inputs.train,

@@ -9,7 +9,6 @@ A check can fail on one node only. At the end of each `agreement` block, an erro
 from __future__ import annotations
 
 import copy
-import functools
 import inspect
 import json
 import os
@@ -21,16 +20,7 @@ from typing import Any
 import torch
 from transformers import SchedulerType, Trainer, TrainingArguments, get_scheduler, optimization, set_seed
 
-from cpu_train_stack.adapt import (
-    catalogue,
-    cpu,
-    decoder_layers,
-    encoder_layers,
-    gradients,
-    lora,
-    no_padding,
-    progress,
-)
+from cpu_train_stack.adapt import catalogue, cpu, no_padding
 from cpu_train_stack.adapt.adaptation import Situation
 from cpu_train_stack.cli.errors import UsageError, one_line
 from cpu_train_stack.group.banner import Announce
@@ -116,11 +106,8 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
 
     with agreement():
         off = catalogue.switched_off((), adapt=(no_padding.ANSWERS,))
-        situation = Situation((), catalogue.versions(), "")
-        no_padding.install_in_train(situation, off, functools.partial(console.note, rank=rank))
-        layers = (*decoder_layers.ADAPTATIONS, *encoder_layers.ADAPTATIONS, *lora.ADAPTATIONS)
-        # CpuTrainer exchanges rows itself.
-        catalogue.install(situation, off, (*layers, gradients.BUCKETS, *progress.ADAPTATIONS))
+        situation = Situation((), catalogue.versions(), "", rank, world_size, in_train=True)
+        catalogue.install(situation, off - catalogue.ALWAYS_IN_TRAIN, catalogue.SPEED_UPS)
     set_seed(arguments.seed)  # before the model is loaded: a new head has random weights
     with agreement():  # before the model: to load a sharded model is a collective
         tokenizer = pretrained.load_tokenizer(rows.task.name, task)

@@ -1,6 +1,7 @@
 """Runs in every rank: trains three epochs, resumes from checkpoints in each of them, and compares the rows.
 
 Prints a line for each case and checkpoint: whether each rank had the rows of the uninterrupted run in each step.
+With the argument `train`, Trainer has the speed-ups of `train` instead of those of `run`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from transformers import (
     set_seed,
 )
 
+from cpu_train_stack.adapt import catalogue
+from cpu_train_stack.adapt.adaptation import Situation
 from cpu_train_stack.group.create import gather
 from cpu_train_stack.train.loop.trainer import CpuTrainer
 
@@ -109,6 +112,9 @@ def say(line: str) -> None:
         sys.stdout.write(f"{line}\n")
 
 
+if "train" in sys.argv:
+    situation = Situation((), catalogue.versions(), "", RANK, dist.get_world_size(), in_train=True)
+    catalogue.install(situation, frozenset(), catalogue.SPEED_UPS)
 CASES: dict[str, dict[str, Any]] = {
     "of a script": {"kind": Plain},
     "shuffled": {},

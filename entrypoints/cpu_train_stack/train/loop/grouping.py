@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 
 # Rows are sorted within blocks of this many steps, so that steps differ between epochs.
 _STEPS_SORTED = 50
-# Row numbers become Python's integers, which need nine times the memory, in parts of this size.
-_ROWS_LISTED = 1024
 
 
 def order(lengths: Sequence[int], rows_per_step: int, seed: int, epoch: int) -> Iterator[int]:
@@ -35,30 +33,6 @@ def order(lengths: Sequence[int], rows_per_step: int, seed: int, epoch: int) -> 
     for begin in steps:
         yield from rows[begin : begin + rows_per_step]
     yield from rows[rest:]
-
-
-class Shuffled:
-    """A sampler with the order of accelerate's SeedableRandomSampler, which makes a Python list of all rows."""
-
-    def __init__(self, rows: int, seed: int) -> None:
-        self._rows = rows
-        self._seed = seed
-        self._epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self._epoch = epoch
-
-    def __len__(self) -> int:
-        return self._rows
-
-    def __iter__(self) -> Iterator[int]:
-        import torch
-
-        generator = torch.Generator().manual_seed(self._seed + self._epoch)
-        # int32 gives the same order as int64.
-        for part in torch.randperm(self._rows, generator=generator, dtype=torch.int32).split(_ROWS_LISTED):
-            yield from part.tolist()
-        self._epoch += 1
 
 
 class GroupedByLength:

@@ -10,6 +10,8 @@ import torch.distributed as dist
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
+from cpu_train_stack.adapt.step_clock import StepClock
+
 
 def mean_over_ranks(values: list[float]) -> list[float]:
     """The element-wise mean over all ranks. A collective: the number of values must be the same on every rank."""
@@ -26,14 +28,10 @@ class Losses(TrainerCallback, ExportableState):
     Losses stay on their rank until the next log or checkpoint: a collective in each step would add latency.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: StepClock) -> None:
+        self._clock = clock
         self.losses: list[float] = []
         self._local: list[float] = []
-        self._sum = 0.0
-
-    def add(self, loss: float) -> None:
-        """Add one micro-batch's share of the current step's loss."""
-        self._sum += loss
 
     def restore(self, state: Any) -> None:
         """Restore the losses of the steps before a checkpoint. `state`: the TrainerState of the checkpoint."""
@@ -44,8 +42,7 @@ class Losses(TrainerCallback, ExportableState):
         self.restore(state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._local.append(self._sum)
-        self._sum = 0.0
+        self._local.append(self._clock.loss)
         if control.should_log:
             self.reduce()
 

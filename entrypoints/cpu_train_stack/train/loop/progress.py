@@ -8,22 +8,23 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from cpu_train_stack.adapt.step_clock import StepClock
 from cpu_train_stack.cli.say import say
 from cpu_train_stack.train.loop.speed import Speed, progress_line
 
 
 class Progress(TrainerCallback):
-    """Prints on rank 0 only. The trainer adds the rows of each batch to `speed`."""
+    """Prints on rank 0 only. `speed`: complete after the training."""
 
-    def __init__(self, speed: Speed, world_size: int) -> None:
-        self._speed = speed
+    def __init__(self, clock: StepClock, world_size: int) -> None:
+        self._clock = clock
+        self.speed = Speed(world_size)
         self._world_size = world_size
         self._bar: Any = None
         self._logged = 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._logged = state.global_step
-        self._speed.restart()
         if not state.is_world_process_zero:
             return
         if sys.stderr.isatty():
@@ -37,17 +38,16 @@ class Progress(TrainerCallback):
             say(f"training: {state.max_steps} steps{begin}, ranks: {self._world_size}")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._speed.step()
+        self.speed.add(self._clock.seconds, self._clock.rows)
         if self._bar is not None:
             self._bar.update(1)
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
     ) -> None:
-        self._speed.restart()
         if not state.is_world_process_zero or not logs or "loss" not in logs:
             return
-        rate = self._speed.rate(last=max(1, state.global_step - self._logged))
+        rate = self.speed.rate(last=max(1, state.global_step - self._logged))
         self._logged = state.global_step
         line = progress_line(state.global_step, state.max_steps, logs, rate)
         if self._bar is not None:
@@ -58,7 +58,6 @@ class Progress(TrainerCallback):
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **kwargs: Any
     ) -> None:
-        self._speed.restart()
         if not state.is_world_process_zero or not metrics:
             return
         shown = "  ".join(
@@ -73,11 +72,6 @@ class Progress(TrainerCallback):
             self._bar.write(line, file=sys.stderr)
         else:
             say(line)
-
-    def _restart(self, *args: Any, **kwargs: Any) -> None:
-        self._speed.restart()
-
-    on_save = on_epoch_begin = _restart
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._bar is not None:

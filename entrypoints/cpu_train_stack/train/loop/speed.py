@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -33,26 +32,13 @@ class Speed:
 
     WARM_UP = 5
 
-    def __init__(self, world_size: int, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, world_size: int) -> None:
         self._world_size = world_size
-        self._clock = clock
-        self._mark = 0.0
-        self._rows = 0
         self._steps: list[tuple[float, int]] = []
 
-    def restart(self) -> None:
-        """Call after anything that is not a training step."""
-        self._mark = self._clock()
-
-    def add(self, rows: int) -> None:
-        """Call for each micro-batch. `rows`: on this rank; the number is the same on all ranks."""
-        self._rows += rows
-
-    def step(self) -> None:
-        """Call after each optimizer step."""
-        now = self._clock()
-        self._steps.append((now - self._mark, self._rows * self._world_size))
-        self._mark, self._rows = now, 0
+    def add(self, seconds: float, rows: int) -> None:
+        """Add an optimizer step. `rows`: on this rank; the number is the same on all ranks."""
+        self._steps.append((seconds, rows * self._world_size))
 
     def rate(self, last: int | None = None) -> float | None:
         """Rows per second of all ranks: the steady rate, or over the `last` steps. None without such a step."""

@@ -1,31 +1,29 @@
-"""Hugging Face's Trainer for CPU ranks: the loss of each step, speed, dropout per rank, atomic checkpoints."""
+"""Hugging Face's Trainer for `train`: the loss of each step, progress, dropout per rank, atomic checkpoints."""
 
 # ruff: noqa: ARG002 - transformers decides what a callback is called with.
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import RandomSampler, SequentialSampler
+from torch.utils.data import SequentialSampler
 from transformers import Trainer, TrainerCallback
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from cpu_train_stack.adapt import balanced_ranks, gradients, no_padding
-from cpu_train_stack.adapt.step_clock import StepClock, StepRecorder
+from cpu_train_stack.adapt import balanced_ranks
+from cpu_train_stack.adapt.step_clock import clock_of
 from cpu_train_stack.group.create import agreement, gather
 from cpu_train_stack.operators.output_layer import OutputLayer
-from cpu_train_stack.records.tokens import count
 from cpu_train_stack.train.flags.training_arguments import changed, check_metric
 from cpu_train_stack.train.loop import console, resume
-from cpu_train_stack.train.loop.grouping import GroupedByLength, Shuffled
+from cpu_train_stack.train.loop.grouping import GroupedByLength
 from cpu_train_stack.train.loop.losses import Losses
 from cpu_train_stack.train.loop.progress import Progress
-from cpu_train_stack.train.loop.speed import Speed
 from cpu_train_stack.train.model import adapters, ipex, sharding
 from cpu_train_stack.train.output import checkpoints, replicas, weights
 
@@ -38,32 +36,35 @@ class DropoutPerRank(TrainerCallback):
 
 
 class CpuTrainer(Trainer):
-    """`losses` and `speed`: complete after `train_from`. `evaluated`: the last evaluation's step and metrics."""
+    """The Trainer that the speed-ups of `adapt` have changed, with what only `train` needs.
+
+    `losses` and `progress`: complete after `train_from`. `evaluated`: the last evaluation's step and metrics.
+    `ddp_comm_hook` and `row_lengths`: read by `adapt.gradients` and `adapt.balanced_ranks`.
+    """
 
     def __init__(
         self,
         exchange: str | None = None,
         output: OutputLayer | None = None,
         write: Callable[[Any, Any], Any] | None = None,
-        records: bool = True,
         **options: Any,
     ) -> None:
-        """`exchange`: how gradients are exchanged, see gradients.exchange. `records`: whether to record the steps.
+        """`exchange`: how gradients are exchanged, see gradients.exchange.
 
-        `write`: generates texts during evaluation. `options`: of Trainer.
+        `output`: computes the sums of the loss, see adapt.output_layer. `write`: generates texts during
+        evaluation. `options`: of Trainer.
         """
         arguments, sharded = options["args"], sharding.is_sharded(options["model"])
         # Trainer refuses to save the optimizer of a sharded model. `_save_optimizer_and_scheduler` saves it.
         with changed(arguments, "save_only_model", arguments.save_only_model or sharded):
             super().__init__(**options)
         self._sharded = sharded
-        self._exchange = exchange
+        self.ddp_comm_hook = exchange
         self.output = output
         self._write = write
-        self._is_exchange_set_up = False
-        self.losses = Losses()
-        self.speed = Speed(self.args.world_size)
-        self.clock = StepClock(self)
+        self.clock = clock_of(self)
+        self.losses = Losses(self.clock)
+        self.progress = Progress(self.clock, self.args.world_size)
         self.evaluated: tuple[int, dict[str, float]] | None = None
         self._saving = False
         self.remove_callback(PrinterCallback)
@@ -72,20 +73,15 @@ class CpuTrainer(Trainer):
             resume.IntervalsOfFlags(),
             resume.BeginEpochs(self.train_dataset),
             self.losses,
-            Progress(self.speed, self.args.world_size),
-            *([StepRecorder(self.clock)] if records else []),
+            self.progress,
         ):
             self.add_callback(callback)
 
     def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
-        """Let the output layer of a language model compute the sums of the loss. Keep no states of a decoder.
-
-        A decoder of transformers 4 that keeps states does not separate packed rows.
-        """
+        """Keep no states of a decoder: with them, one of transformers 4 does not separate packed rows."""
         if "decoder_input_ids" in inputs or "position_ids" in inputs:
             inputs = {**inputs, "use_cache": False}
-        with contextlib.nullcontext() if self.output is None else self.output.labelled(inputs["labels"]):
-            return super().compute_loss(model, inputs, *arguments, **options)
+        return super().compute_loss(model, inputs, *arguments, **options)
 
     def prediction_step(self, model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
         """Also generate the texts of a batch, beside its scores."""
@@ -104,26 +100,24 @@ class CpuTrainer(Trainer):
             self.optimizer = optimizer
         return optimizer
 
+    def row_lengths(self) -> Sequence[int]:
+        """The tokens in each row of the training data."""
+        lengths: Sequence[int] = self.train_dataset.lengths()
+        return lengths
+
     def _get_train_sampler(self, *arguments: Any) -> Any:
-        """Group rows if asked for, and balance the ranks.
+        """Group rows if asked for.
 
         Trainer's own grouping uses torch's generator, which differs between our ranks: they would not agree on the
         order of the rows.
         """
-        lengths = self.train_dataset.lengths
-        if self._groups_rows():
-            args = self.args
-            rows = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-            sampler: Any = GroupedByLength(
-                lengths(), rows, args.seed if args.data_seed is None else args.data_seed
-            )
-        else:
-            sampler = super()._get_train_sampler(*arguments)
-            if type(sampler) is RandomSampler and self.args.accelerator_config.use_seedable_sampler:
-                seed = self.args.data_seed
-                sampler = Shuffled(len(sampler), torch.random.initial_seed() if seed is None else seed)
-        pads = not no_padding.skips_padding(self.accelerator.unwrap_model(self.model), self.args)
-        return balanced_ranks.between_ranks(sampler, lengths, self.args, pads)
+        if not self._groups_rows():
+            return super()._get_train_sampler(*arguments)
+        args = self.args
+        rows = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        seed = args.seed if args.data_seed is None else args.data_seed
+        grouped = GroupedByLength(self.row_lengths(), rows, seed)
+        return balanced_ranks.of_trainer(self, grouped, self.train_dataset)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
         """Do not group rows for evaluation, as Trainer would: metrics identify a row by its position."""
@@ -168,10 +162,6 @@ class CpuTrainer(Trainer):
         self.losses.restore(state)
         if self.args.load_best_model_at_end and state.best_model_checkpoint:
             self._load_best_model()
-
-    def _run_epoch(self, **options: Any) -> None:
-        balanced_ranks.set_epoch(self, options)
-        super()._run_epoch(**options)
 
     def load(self, checkpoint: Path) -> None:
         self._load_from_checkpoint(str(checkpoint))
@@ -294,13 +284,3 @@ class CpuTrainer(Trainer):
         if not weights.restore_best(self.model, best):
             super()._load_best_model()
         replicas.copy_from_rank_0(self.model)
-
-    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        """One micro-batch. `inputs`: integer tensors [rows, tokens]. Returns the loss, a float scalar."""
-        if not self._is_exchange_set_up:
-            gradients.exchange(model, self._exchange)
-            self._is_exchange_set_up = True
-        self.speed.add(count(inputs).rows)
-        loss = super().training_step(model, inputs, num_items_in_batch)
-        self.losses.add(loss.item())
-        return loss

@@ -10,7 +10,6 @@ from typing import Any
 import accelerate
 import torch
 import transformers
-from accelerate import data_loader
 from private_names import MovedError, hook
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
@@ -68,7 +67,6 @@ def skipped_padding_of_answers() -> bool:
 def balanced_ranks() -> bool:
     hook(Trainer, "_get_train_sampler")
     hook(Trainer, "_run_epoch", "train_dataloader", "epoch")
-    hook(data_loader, "SeedableRandomSampler")(range(2), data_seed=1)
     if "train_dataloader=train_dataloader" not in inspect.getsource(Trainer):
         raise MovedError("Trainer does not call _run_epoch with train_dataloader=...")
     return True

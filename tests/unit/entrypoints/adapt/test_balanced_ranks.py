@@ -128,6 +128,7 @@ def test_every_releases_trainer_gets_a_balanced_sampler_of_the_rows_it_asks_for(
     trainer: type[OldTrainer], arguments: tuple[Any, ...], rows: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(no_padding, "skips_padding", lambda *_: True)
+    monkeypatch.setattr(balanced_ranks, "shuffled", lambda sampler, _: sampler)
     monkeypatch.setattr(balanced_ranks, "tokens_of", lambda dataset: dataset)
     monkeypatch.setattr(balanced_ranks, "between_ranks", lambda sampler, lengths, *_: (sampler, lengths()))
     module = SimpleNamespace(Trainer=type("Trainer", (trainer,), {}))

@@ -21,8 +21,8 @@ PYTHON = {
 }
 # Parts of texts, attributes that the stack adds, and attributes of older releases that it restores.
 OURS = {
-    *("_computed_again_by", "_cpu_train_stack_output", "_cpu_train_stack_scale", "_job", "_loss", "_past"),
-    *("_per_second", "_records", "_runtime", "_samples", "_score", "_thresh", "_token"),
+    *("_computed_again_by", "_cpu_train_stack_clock", "_cpu_train_stack_output", "_cpu_train_stack_scale", "_job"),
+    *("_loss", "_past", "_per_second", "_records", "_runtime", "_samples", "_score", "_thresh", "_token"),
 }
 
 

@@ -8,18 +8,13 @@ from cpu_train_stack.train.loop.speed import Speed, progress_line, steps_within
 
 
 def clocked(durations: list[float], rows: int, world_size: int) -> Speed:
-    now = [0.0]
-    speed = Speed(world_size, clock=lambda: now[0])
+    speed = Speed(world_size)
     for duration in durations:
-        speed.restart()
-        speed.add(rows)
-        now[0] += duration
-        speed.step()
-        now[0] += 100.0  # an evaluation or a save between two steps
+        speed.add(duration, rows)
     return speed
 
 
-def test_speed_counts_the_rows_of_all_ranks_and_no_evaluation() -> None:
+def test_speed_counts_the_rows_of_all_ranks() -> None:
     assert clocked([9.0, 2.0, 2.0], rows=8, world_size=2).rate() == 8.0
 
 
