@@ -7,36 +7,18 @@ rows of a sequence.
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Callable
 
 from cpu_train_stack.adapt import joining, padding
 from cpu_train_stack.operators import unpadded
 
-# transformers' module: the prefix of its classes.
-FAMILIES = {
-    "gemma": "Gemma",
-    "granite": "Granite",
-    "llama": "Llama",
-    "mistral": "Mistral",
-    "olmo2": "Olmo2",
-    "phi3": "Phi3",
-    "qwen2": "Qwen2",
-    "qwen3": "Qwen3",
-    "smollm3": "SmolLM3",
-}
 # Each head, and whether it has a label for each token.
-_SUFFIXES = {"ForCausalLM": True, "ForSequenceClassification": False}
-HEADS = frozenset(f"{prefix}{suffix}" for prefix in FAMILIES.values() for suffix in _SUFFIXES)
+_HEADS = {"ForCausalLM": True, "ForSequenceClassification": False}
 
 
-def hook(prefix: str, module: Any) -> None:
+def hook(module: Any) -> None:
     """Change the models of a family."""
-    joining.replace(module, f"{prefix}Model", _base)
-    for suffix, has_labels in _SUFFIXES.items():
-        if hasattr(module, f"{prefix}{suffix}"):
-            change = functools.partial(joining.head, f"{prefix}Model", has_labels)
-            joining.replace(module, f"{prefix}{suffix}", change)
+    joining.replace_model(module, _base, _HEADS)
 
 
 def _base(model: Any, given: dict[str, Any], original: Callable[..., Any], unchanged: Callable[[], Any]) -> Any:

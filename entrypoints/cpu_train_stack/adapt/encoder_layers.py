@@ -1,64 +1,100 @@
 """Encoders compute what lies between their matrix products in one pass each (operators.encoder).
 
-The classes of each family are changed: dropout, the sum with the residual stream and LayerNorm are one pass, and
-so is GELU. Under autocast, the products of a layer read one copy of the stream instead of casting it each. A layer
-that differs from transformers' own (hooks, other modules, other dtypes) is computed as before.
+The classes of every model that compute what the kernels do are changed (adapt.patterns): dropout, the sum with the
+residual stream and LayerNorm are one pass, and so is GELU. Under autocast, the products of a layer read one copy
+of the stream instead of casting it each. A layer that differs from transformers' own (hooks, other modules, other
+dtypes) is computed as before.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, Callable
 
+from cpu_train_stack.adapt import patterns
 from cpu_train_stack.adapt.adaptation import Adaptation, Situation, is_plain
 from cpu_train_stack.adapt.decoder_layers import RELEASES, obstacle
-from cpu_train_stack.cli.import_hooks import after_import
 from cpu_train_stack.operators import dropout
 from cpu_train_stack.operators.bf16_products import autocast_dtype
 
-# transformers' module, and the prefix of its classes.
-FAMILIES = {
-    "bert": "Bert",
-    "camembert": "Camembert",
-    "electra": "Electra",
-    "roberta": "Roberta",
-    "xlm_roberta": "XLMRoberta",
-}
+# The layers of an attention for queries, keys and values, and the one after it.
+_ATTENTIONS = ((("query", "key", "value"), None), (("q_lin", "k_lin", "v_lin"), "out_lin"))
 # The names of the argument with a decoder's cache: since transformers 5.24, and before.
 _CACHES = ("cache", "past_key_values")
 
 
-def _change(prefix: str, module: Any) -> None:
-    """Change the classes of a family's module."""
-    from cpu_train_stack.operators import numbers
-
-    if not numbers.supported():
-        return
-    _replace(getattr(module, f"{prefix}SelfAttention"), _attention(module, ("query", "key", "value")))
-    _replace(getattr(module, f"{prefix}Intermediate"), _intermediate)
-    for suffix in ("SelfOutput", "Output"):
-        _replace(getattr(module, f"{prefix}{suffix}"), _output)
+def change(module: Any) -> list[str]:
+    """Change what a module of transformers has. Returns the names."""
+    table = {"SelfAttention": _self_attention, "Intermediate": _intermediate, "Output": _output}
+    return patterns.change(module, {**table, "TransformerBlock": _block})
 
 
-def _change_distilbert(module: Any) -> None:
-    from cpu_train_stack.operators import numbers
+def _self_attention(module: Any, kind: Any) -> Callable[..., Any] | None:
+    """This function and the next ones return what replaces the forward of a class, None for another class."""
+    import torch
 
-    if not numbers.supported():
-        return
-    attention = _attention(module, ("q_lin", "k_lin", "v_lin"), last="out_lin")
-    _replace(module.DistilBertSelfAttention, attention)
-    _replace(module.TransformerBlock, functools.partial(_block, module.FFN))
-    module.TransformerBlock.__init_subclass__()  # adds activation checkpointing to the new forward
+    if {*patterns.inputs_of(kind)} - {"hidden_states", "attention_mask", *_CACHES}:
+        return None
+
+    def forward(self: Any, states: Any) -> Any:
+        return inspect.unwrap(kind.forward)(self, states, None)[0]
+
+    def formula(last: str | None, states: Any) -> Any:
+        query, key, value = (one.view(2, 3, 2, 2).transpose(1, 2) for one in (states.sin(), states.cos(), states))
+        weights = (query @ key.transpose(2, 3) * 0.7).softmax(-1)
+        out = (weights @ value).transpose(1, 2).reshape(2, 3, 4)
+        return out if last is None else out.tanh()
+
+    for names, last in _ATTENTIONS:
+        parts = {**dict(zip(names, (torch.sin, torch.cos, torch.clone))), **({last: torch.tanh} if last else {})}
+        if patterns.computes(
+            forward, functools.partial(formula, last), attention_head_size=2, scaling=0.7, is_causal=False,
+            is_decoder=False, dropout=torch.nn.Dropout(0.0), config=SimpleNamespace(_attn_implementation="eager"),
+            **parts,
+        ):  # fmt: skip
+            return _attention_forward(module, names, last)
+    return None
 
 
-def _replace(owner: Any, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    original = owner.forward
-    owner.forward = functools.wraps(original)(change(original))
+def _intermediate(_module: Any, kind: Any) -> Callable[..., Any] | None:
+    import torch
+
+    parts = {"dense": torch.sin, "intermediate_act_fn": torch.tanh}
+    is_ours = patterns.computes(kind.forward, lambda x: x.sin().tanh(), **parts)
+    return _intermediate_forward if is_ours and patterns.inputs_of(kind) == ["hidden_states"] else None
 
 
-def _attention(
-    module: Any, names: Sequence[str], last: str | None = None
+def _output(_module: Any, kind: Any) -> Callable[..., Any] | None:
+    import torch
+
+    def formula(states: Any, stream: Any) -> Any:
+        return (states.sin().tanh() + stream).cos()
+
+    parts = {"dense": torch.sin, "dropout": torch.tanh, "LayerNorm": torch.cos}
+    is_ours = patterns.computes(kind.forward, formula, 2, **parts)
+    return _output_forward if is_ours and patterns.inputs_of(kind) == ["hidden_states", "input_tensor"] else None
+
+
+def _block(module: Any, kind: Any) -> Callable[..., Any] | None:
+    import torch
+
+    def attend(states: Any, **_options: Any) -> tuple[Any, None]:
+        return states.sin(), None
+
+    def formula(states: Any) -> Any:
+        states = (states.sin() + states).cos()
+        return (states.tanh() + states).sigmoid()
+
+    norms = {"sa_layer_norm": torch.cos, "output_layer_norm": torch.sigmoid}
+    is_block = patterns.computes(kind.forward, formula, attention=attend, ffn=torch.tanh, **norms)
+    return functools.partial(_block_forward, module.FFN) if is_block and hasattr(module, "FFN") else None
+
+
+def _attention_forward(
+    module: Any, names: Sequence[str], last: str | None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """`names`: of the layers for queries, keys and values. `last`: of the layer after attention."""
 
@@ -89,14 +125,14 @@ def _attention(
     return change
 
 
-def _intermediate(_original: Callable[..., Any]) -> Callable[..., Any]:
+def _intermediate_forward(_original: Callable[..., Any]) -> Callable[..., Any]:
     def forward(self: Any, hidden_states: Any) -> Any:
         return _activated(hidden_states, self.dense, self.intermediate_act_fn)
 
     return forward
 
 
-def _output(_original: Callable[..., Any]) -> Callable[..., Any]:
+def _output_forward(_original: Callable[..., Any]) -> Callable[..., Any]:
     from cpu_train_stack.operators.recomputation import not_kept
 
     def forward(self: Any, hidden_states: Any, input_tensor: Any) -> Any:
@@ -107,7 +143,7 @@ def _output(_original: Callable[..., Any]) -> Callable[..., Any]:
     return forward
 
 
-def _block(inner_class: Any, _original: Callable[..., Any]) -> Callable[..., Any]:
+def _block_forward(inner_class: Any, _original: Callable[..., Any]) -> Callable[..., Any]:
     from cpu_train_stack.operators.recomputation import not_kept
 
     own = inner_class.forward, inner_class.ff_chunk
@@ -215,15 +251,13 @@ def _can_sum(added: Any, stream: Any, norm: Any) -> bool:
 
 def _install(situation: Situation) -> None:
     if RELEASES.has(situation) and obstacle(situation) is None:
-        for name, prefix in FAMILIES.items():
-            after_import(f"transformers.models.{name}.modeling_{name}", functools.partial(_change, prefix))
-        after_import("transformers.models.distilbert.modeling_distilbert", _change_distilbert)
+        patterns.in_models(change)
 
 
 ADAPTATIONS = (
     Adaptation(
         "encoder-layers", "encoders compute dropout, residual sums and normalization in one pass, and GELU faster",
         (RELEASES,), _install, obstacle=obstacle,
-        when=f"to models of {', '.join(FAMILIES.values())} and DistilBert, on CPUs with AVX-512",
+        when="to models with the layers of BERT, RoBERTa or DistilBERT, on CPUs with AVX-512",
     ),
 )  # fmt: skip

@@ -14,6 +14,7 @@ from cpu_train_stack.adapt import padding
 from cpu_train_stack.operators import unpadded
 from cpu_train_stack.operators.transforms import is_compiling, is_left_to_torch
 
+_BASE = "PreTrainedModel"  # the end of the name of the class on which the models of a family are based
 # Below this share of padding, joining the rows takes longer than computing the padding (docs/speed.md).
 _LEAST = 0.1
 
@@ -45,6 +46,8 @@ class Use:
 ATTENTION: list[Any] = []
 # The use of this process, empty before the first `install`.
 USE: list[Use] = []
+# The classes with a head whose layers compute no padding.
+HEADS: set[type] = set()
 
 
 def hook_attention(module: Any) -> None:
@@ -53,13 +56,32 @@ def hook_attention(module: Any) -> None:
     functions.register(padding.ATTENTION, ATTENTION[1])  # where a script's own attention replaces it
 
 
-def replace(module: Any, name: str, change: Callable[..., Any]) -> None:
+def named(module: Any, suffix: str) -> Any:
+    """The class of a family's module with this name after the family's prefix. None if there is none."""
+    name = next(name for name in vars(module) if name.endswith(_BASE) and name != _BASE)
+    return getattr(module, f"{name[: -len(_BASE)]}{suffix}", None)
+
+
+def replace_model(module: Any, change: Callable[..., Any], heads: Mapping[str, bool]) -> None:
+    """Change the base model of a family's module, and those of these heads that it has.
+
+    `heads`: the end of each name, and whether the head has a label for each token.
+    """
+    base = named(module, "Model")
+    replace(base, change)
+    for suffix, has_labels in heads.items():
+        kind = named(module, suffix)
+        if kind is not None:
+            replace(kind, functools.partial(head, base.__name__, has_labels))
+            HEADS.add(kind)
+
+
+def replace(changed: Any, change: Callable[..., Any]) -> None:
     """Compute the forward of a class with `change`, except while it is traced.
 
     `change` gets the model, the arguments (padding.given), the original forward, and a function that calls the
     original forward with the caller's arguments.
     """
-    changed = getattr(module, name)
     original = changed.forward
     signature = inspect.signature(original)
 

@@ -5,6 +5,8 @@ joins the rows of its input, or computes the padded input if it does not support
 it returns the padded shape, which the pooler and the heads expect. Its padding positions are zeros instead of the
 states of padding tokens, so only heads whose loss does not depend on these positions allow it.
 
+A new family is a word in ENCODERS or DECODERS, and a run of its test.
+
 A question-answering head normalizes its scores over all positions, including padding. With the adaptation ANSWERS,
 padding gets no probability, which is another loss: `train` has it on, `run` off.
 """
@@ -14,7 +16,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable
 
-from cpu_train_stack.adapt import decoders, joining
+from cpu_train_stack.adapt import decoders, joining, patterns
 from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, after_creation
 from cpu_train_stack.adapt.joining import Use
 from cpu_train_stack.cli.import_hooks import after_import
@@ -22,16 +24,9 @@ from cpu_train_stack.operators import unpadded
 
 NAME = "no-padding"
 ANSWERS = "no-padding-answers"
-# transformers' module: the prefix of its classes, and its encoder.
-FAMILIES = {
-    "albert": ("Albert", "AlbertTransformer"),
-    "bert": ("Bert", "BertEncoder"),
-    "camembert": ("Camembert", "CamembertEncoder"),
-    "distilbert": ("DistilBert", "Transformer"),
-    "electra": ("Electra", "ElectraEncoder"),
-    "roberta": ("Roberta", "RobertaEncoder"),
-    "xlm_roberta": ("XLMRoberta", "XLMRobertaEncoder"),
-}
+# Of transformers.models.
+ENCODERS = ("albert", "bert", "camembert", "distilbert", "electra", "roberta", "xlm_roberta")
+DECODERS = ("gemma", "granite", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3")
 # Heads that read only the first token of each row, and heads with a label for each token.
 _FIRST_TOKEN = ("ForSequenceClassification",)
 _LABELS = ("ForTokenClassification", "ForMaskedLM")
@@ -53,15 +48,13 @@ def skips_padding(model: Any, arguments: Any) -> bool:
     base = model.get_base_model() if hasattr(model, "get_base_model") else model  # peft's
     if not joining.USE or arguments.torch_compile:
         return False
-    suffixes = (*_FIRST_TOKEN, *_LABELS, *((_ANSWERS,) if joining.USE[0].answers else ()))
-    names = {f"{prefix}{suffix}" for prefix, _ in FAMILIES.values() for suffix in suffixes}
-    names |= decoders.HEADS
-    return any(one.__name__ in names for one in type(base).__mro__)
+    heads = {one for one in joining.HEADS if joining.USE[0].answers or not one.__name__.endswith(_ANSWERS)}
+    return not heads.isdisjoint(type(base).__mro__)
 
 
 # Where attention can be replaced from outside of the models: in 4.55, each encoder has its own.
 RELEASES = Releases("transformers", "5.0")
-_WHEN = f"for heads whose loss does not depend on padding ({', '.join((*FAMILIES, *decoders.FAMILIES))})"
+_WHEN = f"for heads whose loss does not depend on padding ({', '.join((*ENCODERS, *DECODERS))})"
 
 
 def install(use: Use) -> None:
@@ -71,22 +64,19 @@ def install(use: Use) -> None:
     if is_hooked:
         return
     after_import("transformers.modeling_utils", joining.hook_attention)
-    for family in FAMILIES:
-        after_import(f"transformers.models.{family}.modeling_{family}", functools.partial(_hook, family))
-    for family, prefix in decoders.FAMILIES.items():
-        name = f"transformers.models.{family}.modeling_{family}"
-        after_import(name, functools.partial(decoders.hook, prefix))
+    for family in (*ENCODERS, *DECODERS):
+        hook = _hook if family in ENCODERS else decoders.hook
+        after_import(f"transformers.models.{family}.modeling_{family}", hook)
     after_import("transformers.trainer", _hook_trainer)
 
 
-def _hook(family: str, module: Any) -> None:
-    prefix, encoder = FAMILIES[family]
-    joining.replace(module, f"{prefix}Model", _base)
-    joining.replace(module, encoder, _encoder)
-    for suffix in (*_FIRST_TOKEN, *_LABELS):
-        change = functools.partial(joining.head, f"{prefix}Model", suffix in _LABELS)
-        joining.replace(module, f"{prefix}{suffix}", change)
-    joining.replace(module, f"{prefix}{_ANSWERS}", functools.partial(_answers, f"{prefix}Model"))
+def _hook(module: Any) -> None:
+    """Change the models of a family of encoders."""
+    joining.replace(next(patterns.classes(module, "Encoder", "Transformer")), _encoder)
+    joining.replace_model(module, _base, dict.fromkeys(_FIRST_TOKEN, False) | dict.fromkeys(_LABELS, True))
+    base, head = joining.named(module, "Model"), joining.named(module, _ANSWERS)
+    joining.replace(head, functools.partial(_answers, base.__name__))
+    joining.HEADS.add(head)
 
 
 def _base(model: Any, given: dict[str, Any], original: Callable[..., Any], unchanged: Callable[[], Any]) -> Any:
@@ -129,7 +119,7 @@ def _hook_trainer(module: Any) -> None:
         model = model.get_base_model() if hasattr(model, "get_base_model") else model  # peft's
         family = getattr(getattr(model, "config", None), "model_type", "").replace("-", "_")
         has_head = getattr(model, "main_input_name", "") == "input_ids" and not model.can_generate()
-        families = (*FAMILIES, *decoders.FAMILIES)
+        families = (*ENCODERS, *DECODERS)
         note, name = joining.USE[0].note, type(model).__name__
         if has_head and family not in families:
             note(f"{name} computes padding: it is not a model of {', '.join(families)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import importlib.abc
 import importlib.machinery
 import sys
@@ -17,11 +18,15 @@ class _Finder(importlib.abc.MetaPathFinder):
 
     def __init__(self) -> None:
         self.hooks: dict[str, list[Hook]] = {}
+        self.patterns: list[tuple[str, Hook]] = []
+
+    def _matching(self, name: str) -> list[Hook]:
+        return [hook for pattern, hook in self.patterns if fnmatch.fnmatchcase(name, pattern)]
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name not in self.hooks:
+        if name not in self.hooks and not self._matching(name):
             return None
         # Libraries also find specs without importing (importlib.util.find_spec): keep the hooks until the import.
         for finder in sys.meta_path:
@@ -40,7 +45,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            for hook in self.hooks.pop(name, ()):
+            for hook in (*self.hooks.pop(name, ()), *self._matching(name)):
                 hook(sys.modules.get(name, module))  # a module may replace itself in sys.modules
 
         loader.exec_module = exec_module  # only of this loader, which was created for this import
@@ -50,10 +55,18 @@ _FINDER = _Finder()
 
 
 def after_import(name: str, hook: Hook) -> None:
-    """Call `hook` with the module: now if it is imported already, otherwise after its import."""
+    """Call `hook` with the module: now if it is imported already, otherwise after its import.
+
+    `name`: or a pattern such as `package.*.module`, for every module with such a name.
+    """
     if name in sys.modules:
         hook(sys.modules[name])
         return
     if _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)
+    if "*" in name:
+        _FINDER.patterns.append((name, hook))
+        for imported in fnmatch.filter(list(sys.modules), name):
+            hook(sys.modules[imported])
+        return
     _FINDER.hooks.setdefault(name, []).append(hook)

@@ -171,12 +171,12 @@ def exports() -> None:
 def models() -> None:
     """Each in one graph, which holds the operators and has the gradients of the uncompiled model."""
     bert = encoder_models.model_of().eval()
-    adapted, narrowed = (decoder_models.model_of("llama", adapter=True) for _ in range(2))
+    adapted, narrowed = (decoder_models.model_of("Llama", adapter=True) for _ in range(2))
     for weight in narrowed.parameters():
         weight.data = weight.data.bfloat16().float()
     cases = (
         (bert, encoder_models.batch_of(), {"normed_sum", "gelu"}),
-        (decoder_models.model_of("llama"), None, {"norm", "gate", "rotation"}),
+        (decoder_models.model_of("Llama"), None, {"norm", "gate", "rotation"}),
         (adapted, None, {"norm", "gate", "rotation"}),
         (narrowed, None, {"norm", "gate", "rotation"}),
     )
@@ -219,7 +219,7 @@ def _compiled(model: Any, seen: set[str]) -> Any:
 
 def output_layers() -> None:
     """One graph for all steps, whatever the labels, with and without gradients."""
-    model = decoder_models.model_of("llama")
+    model = decoder_models.model_of("Llama")
     output: Any = output_layer.output_layer_of(model, shift=True)
     counter = CompileCounterWithBackend("aot_eager")
     torch._dynamo.reset()
@@ -241,7 +241,7 @@ def output_layers() -> None:
 
 def trainers() -> None:
     """Compiled steps keep the output layer and the narrow weights, have the same losses, and are compiled once."""
-    first = decoder_models.model_of("llama", adapter=True)
+    first = decoder_models.model_of("Llama", adapter=True)
     for weight in first.parameters():
         weight.data = weight.data.bfloat16().float()
     rows = [{"input_ids": ids, "labels": _labels(ids[None])[0]} for ids in torch.randint(0, 50, (16, 9))]

@@ -202,7 +202,7 @@ def complete_models() -> None:
         if name == "bert":
             model = transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=50, **sizes))
         else:
-            model = decoder_models.model_of("llama", name == "adapted")
+            model = decoder_models.model_of("Llama", name == "adapted")
         model.set_attn_implementation("eager")  # torch's fused kernel without dropout has no second derivatives
         ids = torch.randint(0, 50, (2, 23))
         found = []
@@ -227,7 +227,7 @@ def _penalty(model: Any, ids: Any) -> Any:
 
 
 def several_gradients_at_once() -> None:
-    model = decoder_models.model_of("llama", adapter=True)
+    model = decoder_models.model_of("Llama", adapter=True)
     with torch.autocast("cpu", dtype=BF16):
         states = model(input_ids=torch.arange(9)[None], output_hidden_states=True).hidden_states
     wide = torch.randn(2, 2, 16, 16).requires_grad_()

@@ -114,7 +114,7 @@ def everything_compiles_without_a_break() -> None:
     """Graphs are traced for autograd and then run operator by operator: the image has no compiler."""
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
     bert = transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=50, **sizes))
-    decoders = (decoder_models.model_of("llama", adapter) for adapter in (False, True))
+    decoders = (decoder_models.model_of("Llama", adapter) for adapter in (False, True))
     batch = {"input_ids": torch.arange(9)[None], "labels": torch.arange(9)[None]}
     for model in (bert, *decoders):
         torch._dynamo.reset()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import accelerate
@@ -15,7 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel, Trainer, TrainerCallback
 
-from cpu_train_stack.adapt import decoder_layers, decoders, encoder_layers, no_padding, padding
+from cpu_train_stack.adapt import decoder_layers, encoder_layers, joining, no_padding, padding, patterns
 
 SMALL = {
     "vocab_size": 16, "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -32,6 +32,13 @@ def config(family: str) -> Any:
     return transformers.AutoConfig.for_model(family.replace("_", "-"), **SMALL)
 
 
+def of_family(module: Any, suffix: str) -> Any:
+    found = joining.named(module, suffix)
+    if found is None:
+        raise MovedError(f"{module.__name__} has no class for {suffix}")
+    return found
+
+
 def attributes(owner: Any, *names: str) -> None:
     if lacking := [name for name in names if not hasattr(owner, name)]:
         raise MovedError(f"{type(owner).__name__} has no {', '.join(lacking)}")
@@ -42,22 +49,22 @@ def skipped_padding() -> bool:
     hook(functions, "register")
     if not callable(functions[padding.ATTENTION]):
         raise MovedError(f"no attention is called {padding.ATTENTION}")
-    for family, (prefix, encoder) in no_padding.FAMILIES.items():
+    for family in no_padding.ENCODERS:
         module = modelling(family)
-        hook(hook(module, f"{prefix}Model"), "forward", *ROWS)
-        hook(hook(module, encoder), "forward", "attention_mask")
+        hook(of_family(module, "Model"), "forward", *ROWS)
+        hook(next(patterns.classes(module, "Encoder", "Transformer")), "forward", "attention_mask")
         for suffix in ("ForSequenceClassification", "ForTokenClassification", "ForMaskedLM"):
-            hook(hook(module, f"{prefix}{suffix}"), "forward", *ROWS, "labels")
-    for family, prefix in decoders.FAMILIES.items():
+            hook(of_family(module, suffix), "forward", *ROWS, "labels")
+    for family in no_padding.DECODERS:
         module = modelling(family)
-        hook(hook(module, f"{prefix}Model"), "forward", *ROWS, "position_ids", "use_cache")
-        hook(hook(module, f"{prefix}ForCausalLM"), "forward", *ROWS, "labels")
+        hook(of_family(module, "Model"), "forward", *ROWS, "position_ids", "use_cache")
+        hook(of_family(module, "ForCausalLM"), "forward", *ROWS, "labels")
     return True
 
 
 def skipped_padding_of_answers() -> bool:
-    for family, (prefix, _) in no_padding.FAMILIES.items():
-        kind = hook(modelling(family), f"{prefix}ForQuestionAnswering")
+    for family in no_padding.ENCODERS:
+        kind = of_family(modelling(family), "ForQuestionAnswering")
         hook(kind, "forward", *ROWS, "start_positions", "end_positions")
         with torch.device("meta"):
             attributes(kind(config(family)), "qa_outputs")
@@ -105,46 +112,30 @@ def output_layer() -> bool:
     return model.loss_function is loss
 
 
-def layers_of_decoders() -> bool:
-    for family, prefix in decoder_layers.FAMILIES.items():
-        module = modelling(family)
-        hook(module, "apply_rotary_pos_emb", "q", "k", "cos", "sin", "unsqueeze_dim")
-        with torch.device("meta"):
-            layer = hook(module, f"{prefix}DecoderLayer")(config(family), 0)
-        hook(type(layer), "forward", "hidden_states")
-        hook(type(layer), "__init_subclass__")
-        attributes(layer, "self_attn", "input_layernorm", "post_attention_layernorm", "mlp")
-        attributes(layer.mlp, "gate_proj", "up_proj", "down_proj", "act_fn")
-        for norm in (layer.input_layernorm, layer.post_attention_layernorm):
-            attributes(norm, "weight", "variance_epsilon")
-            if type(norm) is not getattr(module, f"{prefix}RMSNorm"):
-                raise MovedError(f"{prefix}DecoderLayer has other norms than {prefix}RMSNorm")
-        hook(getattr(module, f"{prefix}MLP"), "forward", "x")
-        hook(getattr(module, f"{prefix}RMSNorm"), "forward", "hidden_states")
+def changed(change: Callable[[Any], list[str]], parts: Mapping[str, tuple[str, ...]]) -> bool:
+    """Whether an adaptation still replaces these parts of each family's layers: the ends of their names."""
+    for family, endings in parts.items():
+        found = change(modelling(family))
+        if lacking := [end for end in endings if not any(name.endswith(end) for name in found)]:
+            raise MovedError(f"{family} computes something else in {', '.join(lacking)}")
     return True
+
+
+def layers_of_decoders() -> bool:
+    rest = ("RMSNorm", "apply_rotary_pos_emb")
+    parts = dict.fromkeys(no_padding.DECODERS, ("DecoderLayer", "MLP", *rest))
+    return changed(decoder_layers.change, {**parts, "phi3": ("DecoderLayer", *rest), "olmo2": ("MLP", *rest)})
 
 
 def layers_of_encoders() -> bool:
-    for family, prefix in encoder_layers.FAMILIES.items():
-        module = modelling(family)
-        hook(hook(module, f"{prefix}SelfAttention"), "forward", "hidden_states", "attention_mask")
-        hook(hook(module, f"{prefix}Intermediate"), "forward", "hidden_states")
-        for suffix in ("SelfOutput", "Output"):
-            hook(hook(module, f"{prefix}{suffix}"), "forward", "hidden_states", "input_tensor")
-        hook(module.ALL_ATTENTION_FUNCTIONS, "get_interface")
-        hook(module, "eager_attention_forward", "attention_mask", "scaling", "dropout")
-        own = config(family)
-        attention, inner = (getattr(module, f"{prefix}{name}")(own) for name in ("SelfAttention", "Intermediate"))
-        attributes(attention, "query", "key", "value", "attention_head_size", "scaling", "dropout")
-        attributes(inner, "dense", "intermediate_act_fn")
-        attributes(getattr(module, f"{prefix}Output")(own), "dense", "dropout", "LayerNorm")
-    module = modelling("distilbert")
-    block = hook(module, "TransformerBlock")(transformers.DistilBertConfig(dim=8, n_heads=2, hidden_dim=16))
-    hook(type(block), "forward", "hidden_states", "attention_mask")
-    attributes(block, "attention", "sa_layer_norm", "ffn", "output_layer_norm")
-    attributes(block.attention, "q_lin", "k_lin", "v_lin", "out_lin", "attention_head_size", "scaling", "dropout")
+    parts: dict[str, tuple[str, ...]] = dict.fromkeys(
+        no_padding.ENCODERS, ("SelfAttention", "Intermediate", "SelfOutput", "Output")
+    )
+    parts = {**parts, "albert": (), "distilbert": ("SelfAttention", "TransformerBlock")}
+    with torch.device("meta"):
+        block = modelling("distilbert").TransformerBlock(config("distilbert"))
     attributes(block.ffn, "lin1", "lin2", "activation", "dropout", "ff_chunk", "chunk_size_feed_forward")
-    return True
+    return changed(encoder_layers.change, parts)
 
 
 def lora() -> bool:

@@ -124,6 +124,30 @@ def test_a_hook_runs_when_the_module_is_imported_and_not_when_its_spec_is_found(
         sys.modules.pop("hooked_module", None)
 
 
+def test_a_hook_of_a_pattern_runs_for_each_module_with_such_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [
+        f"hooked_models.{name}.{kind}_{name}" for name in ("first", "second") for kind in ("modeling", "other")
+    ]
+    for name in names:
+        path = tmp_path / f"{name.replace('.', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    seen: list[str] = []
+    importlib.import_module(names[0])
+    import_hooks.after_import("hooked_models.*.modeling_*", lambda module: seen.append(module.__name__))
+    try:
+        assert seen == names[:1]  # imported already
+        for name in names:
+            importlib.import_module(name)
+        assert seen == [names[0], names[2]]
+    finally:
+        for name in [name for name in sys.modules if name.startswith("hooked_models")]:
+            del sys.modules[name]
+
+
 def test_a_hook_of_a_missing_module_changes_nothing() -> None:
     import_hooks.after_import("no_such_module_to_hook", print)
     with pytest.raises(ModuleNotFoundError):
