@@ -40,6 +40,11 @@ chown -R {user}: /home/{user}
 install -m 0600 /keys/host_key /etc/ssh/host_key
 exec /usr/sbin/sshd -D -e -p {port} -h /etc/ssh/host_key -o UsePAM=no -o PasswordAuthentication=no
 """
+# OpenSSH reads the configuration in the home folder of the account, whatever HOME is.
+SSH = """\
+#!/bin/sh
+exec {ssh} -F {home}/.ssh/config "$@"
+"""
 # Both keep the command lines of the processes that run on the host whenever it calls its engine.
 DIRECT = """\
 #!/bin/sh
@@ -88,6 +93,10 @@ class Machines:
         key = self.home / ".ssh" / "id_ed25519"
         key.touch(mode=0o600)
         key.write_text(private)
+        self.programs = folder / "programs"
+        self.programs.mkdir()
+        (self.programs / "ssh").write_text(SSH.format(ssh=shutil.which("ssh"), home=self.home))
+        (self.programs / "ssh").chmod(0o755)
         docker("network", "create", self.network)
 
     def start(
@@ -149,8 +158,10 @@ class Machines:
             jump = "  ProxyJump alpha\n" if one.name == "gamma" else ""
             entries.append(f"Host {one.name}\n  HostName {one.address}\n  Port {one.port}\n{jump}")
         entries += [f"Host {name}\n  HostName {address}\n" for name, address in extra.items()]
-        text = "".join(entries) + f"Host *\n  User {USER}\n  ConnectTimeout 5\n"
-        (self.home / ".ssh" / "config").write_text(text)
+        files = {"IdentityFile": "id_ed25519", "UserKnownHostsFile": "known_hosts"}
+        entries.append(f"Host *\n  User {USER}\n  ConnectTimeout 5\n")
+        entries += [f"  {key} {self.home}/.ssh/{name}\n" for key, name in files.items()]
+        (self.home / ".ssh" / "config").write_text("".join(entries))
         known = [
             f"[{one.address}]:{one.port} {pair()[1] if one.name in changed else one.key}\n"
             for one in self.hosts.values()
@@ -178,9 +189,8 @@ class Machines:
 
     def environ(self, **variables: str) -> dict[str, str]:
         """The environment of a user who has this home."""
-        hidden = {"SSH_AUTH_SOCK": ""}
-        docker_config = os.environ.get("DOCKER_CONFIG", str(Path.home() / ".docker"))
-        return {**os.environ, **hidden, "DOCKER_CONFIG": docker_config, "HOME": str(self.home), **variables}
+        path = f"{self.programs}:{os.environ['PATH']}"
+        return {**os.environ, "SSH_AUTH_SOCK": "", "PATH": path, **variables}
 
     def launch(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
         """`./inv launch` in the background, its output in pipes."""

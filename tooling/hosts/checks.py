@@ -8,10 +8,10 @@ from functools import partial
 from tooling.basis.errors import UsageError
 from tooling.basis.identity import IDENTITY
 from tooling.cluster import compose
+from tooling.engine.ssh import Remote, RemoteError, each, shorten
 from tooling.hosts import commands, facts
 from tooling.hosts.facts import Facts
 from tooling.hosts.job import Job, Place
-from tooling.hosts.remote import Remote, RemoteError, each, shorten
 
 PULL_SECONDS = 1800.0
 _FIXES = (

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cpu_train_stack import contract
+from tooling.engine.ssh import Remote, RemoteError
 from tooling.hosts import commands
-from tooling.hosts.remote import Remote, RemoteError
 
 # Enough for a restart of Docker, or for an upgrade that leaves the containers running.
 ENGINE_SECONDS = 120.0

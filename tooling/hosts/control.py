@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from threading import Event
 
 from invoke.exceptions import Exit
 
@@ -16,10 +15,10 @@ from cpu_train_stack import contract
 from tooling.basis.errors import UsageError, mistakes
 from tooling.basis.say import say
 from tooling.cluster.follow import copy_lines, copy_log, lines
+from tooling.engine.ssh import Remote, connect, each
 from tooling.hosts import commands, container, record
 from tooling.hosts.container import State
 from tooling.hosts.record import Record
-from tooling.hosts.remote import Remote, connect, each
 
 _POLL_SECONDS = 0.2
 
@@ -45,12 +44,8 @@ def logs(job: Record, follow: bool) -> None:
             say(line)
         containers = _containers(job)
 
-        leaving = Event()  # Ctrl-C, or a pipe that was closed: this command ends the connections itself
-
         def output(remote: Remote) -> Iterator[bytes]:
             def report() -> None:
-                if leaving.is_set():
-                    return
                 line = f"{remote.name}: the connection has ended: run ./inv logs --name {job.name} again"
                 failures.append(line)
                 say(line)
@@ -58,11 +53,7 @@ def logs(job: Record, follow: bool) -> None:
             command = commands.logs(containers[remote.name], follow)
             return lines(remote.name, remote.stream(command, lost=report))
 
-        try:
-            copy_lines([output(remote) for remote in remotes], sys.stdout.buffer)
-        except BaseException:
-            leaving.set()
-            raise
+        copy_lines([output(remote) for remote in remotes], sys.stdout.buffer)
     if failures:
         raise Exit(code=contract.USAGE_EXIT_CODE)
 

@@ -4,13 +4,13 @@
 receives no line, because ./inv was killed or its machine is down, removes its container.
 """
 
+import select
+import subprocess
 import threading
 from collections.abc import Callable
 
-from paramiko import SSHException
-
+from tooling.engine.ssh import Remote, RemoteError, shorten
 from tooling.hosts import commands
-from tooling.hosts.remote import Remote, RemoteError, explain
 
 BEAT_SECONDS = 5.0
 LOST_SECONDS = 20.0
@@ -22,14 +22,14 @@ class Keeper:
     """Keeps the container of a host alive; calls `lost` with the reason when the host stops answering."""
 
     def __init__(self, remote: Remote, container: str, lost: Callable[[str], None]) -> None:
+        self._session = remote.start(commands.keep(container), subprocess.PIPE)
         try:
-            self._channel = remote.session(commands.keep(container))
-            self._channel.settimeout(LOST_SECONDS)
-            if not self._channel.recv(1):
-                message = self._channel.makefile_stderr("rb").read().decode(errors="replace").strip()
-                raise RemoteError(f"bash is required on the host: {message or 'the session ended'}")
-        except (OSError, SSHException, EOFError) as error:
-            raise RemoteError(explain(error, remote.name)) from error
+            self._await_answer()
+        except TimeoutError as error:
+            raise RemoteError(str(error)) from None
+        except EOFError as error:
+            _, message = self._session.process.communicate()
+            raise RemoteError(f"bash is required on the host: {shorten(message.decode()) or error}") from None
         self._lost = lost
         self._ending = threading.Event()
         self.is_lost = False
@@ -38,28 +38,28 @@ class Keeper:
     def end(self) -> None:
         """Ask the host to remove the container. removed() returns whether the host has removed it."""
         self._ending.set()
-        try:
-            self._channel.shutdown_write()
-        except (OSError, SSHException, EOFError):
-            self.is_lost = True
+        self._session.stdin.close()
 
     def removed(self) -> bool:
         """Wait until the container is removed. False if the host does not confirm this in time."""
-        if self.is_lost or not self._channel.status_event.wait(END_SECONDS):
+        try:
+            return not self.is_lost and self._session.process.wait(END_SECONDS) == 0
+        except subprocess.TimeoutExpired:
             return False
-        return bool(self._channel.exit_status == 0)
+
+    def _await_answer(self) -> None:
+        if not select.select([self._session.stdout], [], [], LOST_SECONDS)[0]:
+            raise TimeoutError(f"no answer for {LOST_SECONDS:.0f} s")
+        if not self._session.stdout.read(1):
+            raise EOFError("the connection broke")
 
     def _beat(self) -> None:
         try:
             while not self._ending.is_set():
-                self._channel.sendall(b"\n")
-                if not self._channel.recv(1):
-                    raise EOFError("the session ended")
+                self._session.stdin.write(b"\n")
+                self._await_answer()
                 self._ending.wait(BEAT_SECONDS)
-        except (OSError, SSHException, EOFError) as error:
+        except (OSError, EOFError, ValueError) as error:  # ValueError: end() has closed the pipe
             if not self._ending.is_set():
                 self.is_lost = True
-                timed_out = isinstance(error, TimeoutError)
-                self._lost(
-                    f"no answer for {LOST_SECONDS:.0f} s" if timed_out else str(error) or "the connection broke"
-                )
+                self._lost("the connection broke" if isinstance(error, BrokenPipeError) else str(error))

@@ -16,12 +16,12 @@ from tooling.basis.errors import UsageError
 from tooling.basis.files import LockedError, locked
 from tooling.basis.say import say
 from tooling.cluster.wait import GRACE_SECONDS, STUCK_EXIT_CODE
+from tooling.engine.ssh import Remote, RemoteError, connect, each
 from tooling.hosts import checks, commands, container, control, keys, record
 from tooling.hosts.container import End
 from tooling.hosts.job import Job, Place, forwarded_values, placeholder
 from tooling.hosts.keeper import Keeper
 from tooling.hosts.output import Output
-from tooling.hosts.remote import Remote, RemoteError, connect, each
 from tooling.image import sign
 
 _POLL_SECONDS = 0.2

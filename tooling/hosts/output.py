@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tooling.cluster.follow import Log, lines
+from tooling.engine.ssh import Remote
 from tooling.hosts import container
-from tooling.hosts.remote import Remote
 
 LAST_LINES = 3
 # mpirun's -prepend-rank.

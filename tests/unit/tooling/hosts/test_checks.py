@@ -8,8 +8,8 @@ import pytest
 from tests.unit.tooling.hosts.host_jobs import job
 from tests.unit.tooling.hosts.test_hosts import sound
 from tooling.basis.errors import UsageError
+from tooling.engine.ssh import Remote, RemoteError
 from tooling.hosts import checks
-from tooling.hosts.remote import Remote, RemoteError
 
 
 class _Broken:

@@ -24,10 +24,10 @@ from tooling.cluster import run as cluster
 from tooling.cluster import up as cluster_up
 from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.nodes import Node
+from tooling.engine.ssh import Done, Remote
 from tooling.hosts import commands, keys, record
 from tooling.hosts.job import Place, placeholder
 from tooling.hosts.output import Output
-from tooling.hosts.remote import Done, Remote
 
 PLACES = [
     Place("1001", "100", "/out", "1073741824", "sha256:0", f"10.0.0.{number}", f"eth{number}")

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tooling.engine.ssh import Done, Remote, RemoteError
 from tooling.hosts import commands, container, control
 from tooling.hosts.container import End
-from tooling.hosts.remote import Done, Remote, RemoteError
 
 AWAY = Done(1, "", "Cannot connect to the Docker daemon at unix:///run/docker.sock. Is the docker daemon running?")
 AWAY_28 = Done(1, "", "failed to connect to the docker API: dial unix /run/docker.sock: no such file or directory")

@@ -20,9 +20,9 @@ from tests.unit.tooling.closed_pipe import ClosedPipe
 from tests.unit.tooling.hosts.host_jobs import job
 from tooling.basis.errors import UsageError
 from tooling.basis.files import locked
+from tooling.engine.ssh import Done, Remote, RemoteError
 from tooling.hosts import control, launch, record
 from tooling.hosts.record import Record
-from tooling.hosts.remote import Done, Remote, RemoteError
 
 
 @dataclass
@@ -160,24 +160,6 @@ def test_logs_reports_a_connection_that_breaks(hosts: Hosts, capfd: pytest.Captu
     assert sorted(out.splitlines()) == both_lines("alpha", "beta", "gamma")
     again = "the connection has ended: run ./inv logs --name one again"
     assert sorted(err.splitlines()) == [f"beta: {again}", f"gamma: {again}"]
-
-
-def test_logs_reports_no_connections_that_it_closes_itself(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    hosts.broken = {"alpha", "beta", "gamma"}
-    streams: list[Iterator[bytes]] = []
-
-    def interrupted(given: list[Iterator[bytes]], _: object) -> None:
-        streams.extend(given)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(control, "copy_lines", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        control.logs(detached(), follow=True)
-    for stream in streams:  # whose connections are closed now
-        list(stream)
-    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import pytest
 from cpu_train_stack.launch.mpi.hostfile import HostfileEntry
 from tests.unit.tooling.hosts.host_jobs import HOSTS, job
 from tooling.basis.errors import UsageError
-from tooling.cluster.keys import pair
-from tooling.hosts import facts, remote
+from tooling.hosts import facts
 from tooling.hosts.facts import Facts
 from tooling.hosts.job import Job, forwarded_values, ranks_on_each, read_hosts
 from tooling.pins import parse
@@ -241,11 +240,3 @@ def test_a_route_has_the_interface_and_the_source_address() -> None:
     )
     with pytest.raises(ValueError, match="unreachable"):
         facts.route("RTNETLINK answers: Network is unreachable")
-
-
-def test_lines_of_known_hosts_that_cannot_be_parsed_are_ignored() -> None:
-    first, second = (pair()[1] for _ in range(2))
-    text = f"# c\n\nalpha {first}\n[beta]:22 {second}\n@cert-authority *.x {first}\nalpha ssh-ed25519 no!!\nx\n"
-    assert [entry.hostnames for entry in remote.known_keys(text)] == [["alpha"], ["[beta]:22"]]
-    revoked = remote.known_keys(f"{text}@revoked * {first}\n")
-    assert [entry.hostnames for entry in revoked] == [["[beta]:22"]]

@@ -1,10 +1,9 @@
 """`./inv watch` for jobs on hosts."""
 
-import io
 import os
 import subprocess
-from contextlib import ExitStack
-from dataclasses import replace
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,54 +12,8 @@ from invoke.exceptions import Exit
 
 from tests.unit.tooling.hosts.host_jobs import job
 from tooling.basis.errors import UsageError
+from tooling.engine import ssh
 from tooling.hosts import commands, record, watch
-
-
-class Channel:
-    """Answers `recv` with the items of `script`: bytes, or an exception to raise."""
-
-    def __init__(self, *script: Any, code: int = 0) -> None:
-        self._script, self._code = list(script), code
-        self.sent = b""
-        self.sizes: list[tuple[int, int]] = []
-
-    def settimeout(self, _seconds: float) -> None: ...
-
-    def recv(self, _size: int) -> bytes:
-        item = self._script.pop(0) if self._script else b""
-        if isinstance(item, bytes):
-            return item
-        raise item
-
-    def sendall(self, keys: bytes) -> None:
-        self.sent += keys
-
-    def resize_pty(self, *size: int) -> None:
-        self.sizes.append((size[0], size[1]))
-
-    def recv_exit_status(self) -> int:
-        return self._code
-
-
-def test_the_terminal_gets_ctrl_c_and_the_size() -> None:
-    channel, target = Channel(b"one ", TimeoutError(), KeyboardInterrupt(), b"two"), io.BytesIO()
-    sizes = [(80, 24), (80, 24), (100, 30), (100, 30), (100, 30)]
-    code = watch.copy(channel, target, lambda: sizes.pop(0) if len(sizes) > 1 else sizes[0])
-    assert (code, target.getvalue(), channel.sent, channel.sizes) == (130, b"one two", b"\x03", [(100, 30)])
-
-
-def test_a_broken_connection_leaves_a_usable_terminal() -> None:
-    for code in (-1, 137):  # 137: the container ended
-        target = io.BytesIO()
-        assert watch.copy(Channel(b"view", code=code), target, lambda: (80, 24)) == code
-        assert target.getvalue().startswith(b"view\x1b[?1049l\x1b[?25h")
-    twice = Channel(KeyboardInterrupt(), KeyboardInterrupt())
-    assert watch.copy(twice, io.BytesIO(), lambda: (80, 24)) == 130
-
-
-def test_without_a_terminal_ctrl_c_ends_the_watch() -> None:
-    with pytest.raises(KeyboardInterrupt):
-        watch.copy(Channel(KeyboardInterrupt()), io.BytesIO(), None)
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -76,37 +29,39 @@ def test_the_command_runs_in_the_container_and_ignores_earlier_jobs(terminal: bo
     assert done.stdout == f"exec {options}box entrypoint watch --since 1795442400\n"
 
 
+@dataclass
 class Host:
-    """A connection to a host."""
+    """A host whose command ends with `code`."""
 
-    name = "alpha"
+    code: int
+    name: str = "alpha"
+    started: list[tuple[str, bool]] = field(default_factory=list)
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-        self.started: list[str] = []
-
-    def session(self, command: str, terminal: tuple[int, int] | None) -> Channel:
-        assert terminal is None
-        self.started.append(command)
-        return self._channel
+    def show(self, command: str, terminal: bool) -> int:
+        self.started.append((command, terminal))
+        return self.code
 
 
-def test_the_first_host_is_asked_and_its_exit_code_is_passed_on(
-    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
-    mine = record.of(job(), detached=True)
-    host = Host(Channel(b"a line\n", code=2))
-
+def connected(host: Host, monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
     def connect(hosts: Any, _stack: ExitStack) -> tuple[list[Any], list[str]]:
         assert [one.name for one in hosts] == ["alpha"]
         return [host], []
 
-    monkeypatch.setattr(watch, "connect", connect)
+    monkeypatch.setattr(ssh, "connect", connect)
+    monkeypatch.setattr(os, "isatty", lambda _number: terminal)
+    monkeypatch.setenv("TERM", "xterm")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_first_host_is_asked_and_its_exit_code_is_passed_on(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    mine, host = record.of(job(), detached=True), Host(2)
+    connected(host, monkeypatch, terminal)
     with pytest.raises(Exit) as raised:
         watch.watch(mine)
     assert raised.value.code == 2
-    assert capfdbinary.readouterr().out == b"a line\n"
-    assert host.started == [commands.watch(mine.containers[0], False)]
+    assert host.started == [(commands.watch(mine.containers[0], terminal), terminal)]
 
 
 def test_a_job_that_has_ended_cannot_be_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +74,11 @@ def test_a_job_that_has_ended_cannot_be_watched(tmp_path: Path, monkeypatch: pyt
         watch.watch(replace(mine, detached=False))  # its ./inv launch was killed
 
 
-def test_a_broken_connection_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "connect", lambda _hosts, _stack: ([Host(Channel(code=-1))], []))
-    with pytest.raises(UsageError, match="alpha: the connection has ended: run"):
+@pytest.mark.parametrize("code", [255, 137], ids=["the connection broke", "the container ended"])
+def test_a_broken_view_leaves_a_usable_terminal(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes], code: int
+) -> None:
+    connected(Host(code), monkeypatch, terminal=True)
+    with pytest.raises(UsageError, match="alpha: the connection has ended: run") if code == 255 else nullcontext():
         watch.watch(record.of(job(), detached=True))
+    assert capfdbinary.readouterr().out.startswith(b"\x1b[?1049l\x1b[?25h")

@@ -1,0 +1,125 @@
+"""Commands on other machines through ssh. Real servers: tests/cluster/test_hosts.py."""
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from cpu_train_stack.launch.mpi.hostfile import HostfileEntry
+from tests.unit.tooling.engine.fake_ssh import FakeSsh
+from tooling.basis.errors import UsageError
+from tooling.engine import ssh
+from tooling.engine.ssh import Done, Remote, RemoteError
+
+# A command without a time limit would block the test.
+pytestmark = pytest.mark.timeout(30)
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSsh:
+    return FakeSsh(tmp_path, monkeypatch)
+
+
+def test_run_returns_the_output_and_the_exit_code(fake: FakeSsh) -> None:
+    host = Remote("there", "me")
+    assert host.run('cat; echo "it\'s" >&2; exit 3', b"said\n") == Done(3, "said\n", "it's\n")
+    host.close()
+    assert all("-l me " in call and " -- there" in call for call in fake.calls)
+
+
+def test_a_command_that_does_not_end_times_out_and_the_next_one_runs(fake: FakeSsh) -> None:
+    host = Remote("there")
+    with pytest.raises(RemoteError, match=r"^sleep 20 did not end within 0\.3 s: log in to the host"):
+        host.run("sleep 20", limit=0.3)
+    assert host.run("echo").code == 0
+    host.close()
+
+
+def test_all_commands_use_one_connection_which_asks_nothing_and_ends_if_the_host_is_silent(fake: FakeSsh) -> None:
+    fake.settings(hostname="10.0.0.7", port=22, connecttimeout="none", controlpath="none")
+    host = Remote("there")
+    host.run("echo")
+    host.close()
+    _, master, command = fake.calls
+    for call in (master, command):
+        assert "-oBatchMode=yes" in call
+        assert "-oConnectTimeout=10" in call
+        assert "-oServerAliveInterval=" in call
+    paths = [[word for word in call.split() if word.startswith("-oControlPath=")] for call in (master, command)]
+    assert paths[0] == paths[1] != []
+    assert "-oControlMaster=yes" not in command
+    assert not Path(paths[0][0].partition("=")[2]).parent.exists()
+
+
+def test_the_users_own_connection_and_time_limit_are_used(fake: FakeSsh) -> None:
+    fake.settings(hostname="10.0.0.7", port=22, connecttimeout=77, controlpath="/somewhere")
+    fake.set("check", "exit 0")
+    assert Remote("there").run("echo").code == 0
+    assert "Control" not in fake.calls[-1]
+    assert "-oConnectTimeout=77" in fake.calls[-1]
+
+
+@pytest.mark.parametrize(
+    ("command", "closed", "times"),
+    [("echo said", False, 0), ("echo said; exit 255", False, 1), ("echo said; sleep 20", True, 0)],
+    ids=["it ends", "the connection breaks", "closed"],
+)
+def test_a_stream_reports_that_the_connection_broke(fake: FakeSsh, command: str, closed: bool, times: int) -> None:
+    lost: list[bool] = []
+    host = Remote("there")
+    stream = host.stream(command, lost=lambda: lost.append(True))
+    assert next(stream) == b"said\n"
+    if closed:
+        host.close()
+    assert list(stream) == []
+    assert len(lost) == times
+    host.close()
+
+
+def test_a_connection_that_breaks_during_a_command_is_an_error(fake: FakeSsh) -> None:
+    host = Remote("there")
+    with pytest.raises(RemoteError, match=r"^echo Timeout, was not answered: 10\.0\.0\.7 port 22 does not answer"):
+        host.run("echo Timeout, server there not responding. >&2; exit 255")
+    host.close()
+
+
+CHANGED = "@@@\n@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n@@@\nHost key verification failed."
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        (CHANGED, "the host key of 10.0.0.7 port 22 has CHANGED"),
+        ("Host key verification failed.", "is not known: log in to the host once"),
+        ("op@10.0.0.7: Permission denied (publickey).", "10.0.0.7 port 22 refuses your login (publickey)"),
+        ("ssh: Could not resolve hostname x: Name or service not known", "x does not resolve (Name or"),
+        ("ssh: connect to host 10.0.0.7 port 22: Connection refused", "cannot be reached (Connection refused)"),
+        ("ssh: connect to host 10.0.0.7 port 22: Connection timed out", "does not answer within 10 s"),
+        ("kex_exchange_identification: Connection closed by remote host", "closed the connection"),
+        ("first\nsomething new", "10.0.0.7 port 22: something new"),
+        ("", "10.0.0.7 port 22: ssh failed without a message"),
+    ],
+    ids=lambda text: text.rpartition("\n")[2][:30],
+)
+def test_a_failure_of_ssh_is_explained_in_one_line(fake: FakeSsh, printed: str, reason: str) -> None:
+    fake.set("connect", f"echo '{printed}' >&2; exit 255")
+    with pytest.raises(RemoteError) as caught:
+        Remote("there")
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_host_that_does_not_answer_is_given_up(fake: FakeSsh) -> None:
+    fake.settings(hostname="10.0.0.7", port=22, connecttimeout=1)
+    fake.set("connect", "exec sleep 20")
+    began = time.monotonic()
+    with pytest.raises(RemoteError, match=r"does not answer within 1 s"):
+        Remote("there")
+    assert time.monotonic() - began < 10
+
+
+def test_without_ssh_a_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with ExitStack() as stack, pytest.raises(UsageError, match="openssh-client"):
+        ssh.connect([HostfileEntry("there")], stack)
