@@ -162,7 +162,7 @@ def test_bench_train_measures_trls_trainer_on_the_rows_of_the_guide(own: tuple[P
         command = recipes.BY_NAME[name].command(1, ("--output_dir=/tmp/out", "--job=tiny-lora", *STEPS))
         assert not isinstance(command, str)
         container = runner.container(api.ensure(), pin.image, "0-1")
-        container = replace(container, variables=(*container.variables, *recipes.PLAIN))
+        container = replace(container, variables={**container.variables, **recipes.PLAIN})
         reports.append(runner.run(container, command, f"test-{name}"))
     trl, guide = reports
     assert [(report["steps"], report["warm_up"]) for report in reports] == [(3, 5), (3, 5)]

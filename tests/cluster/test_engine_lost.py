@@ -18,7 +18,8 @@ from pathlib import Path
 from invoke.exceptions import Exit
 from tooling.basis.say import say
 from tooling.cluster import run, up, wait
-from tooling.cluster.compose import ClusterSpec, Mount
+from tooling.cluster.compose import ClusterSpec
+from tooling.cluster.spec import Mount
 from tooling.engine import api, start
 
 folder, image, restarts, patience = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])

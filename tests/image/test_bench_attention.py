@@ -9,7 +9,7 @@ from rich.console import Console
 
 from cpu_train_stack.machine import cpus
 from tooling.bench import attention, runner
-from tooling.cluster.compose import Mount
+from tooling.cluster.spec import Mount
 from tooling.engine import api
 
 CASE = {"rows": 2, "heads": 12, "tokens": 64, "features": 32, "causal": False, "dropout": 0.1, "trains": True}

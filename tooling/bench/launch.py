@@ -19,7 +19,7 @@ from tooling.basis.paths import ROOT
 from tooling.basis.say import say
 from tooling.bench import report, runner
 from tooling.bench.runner import Container
-from tooling.cluster.compose import Mount
+from tooling.cluster.spec import Mount
 from tooling.image.choice import Choice
 
 SCRIPT = f"{contract.DATA}/throughput.py"
@@ -88,7 +88,7 @@ def run(options: StartOptions) -> None:
     for number in range(1, options.rounds + 1):
         for launcher in chosen:
             # torchrun's own ranks, without this project's plan and process group
-            variables = (f"{contract.TORCHRUN}=plain",) if launcher.is_baseline else ()
+            variables = {contract.TORCHRUN: "plain"} if launcher.is_baseline else {}
             mounts = (Mount(ROOT / "examples", contract.DATA),)
             container = Container(engine, image.id, mounts=mounts, variables=variables)
             try:

@@ -3,9 +3,9 @@
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,8 +17,9 @@ from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
 from tooling.cluster import containers, users
 from tooling.cluster import run as cluster
-from tooling.cluster.compose import ClusterSpec, Mount
+from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.nodes import detect_lost_engine
+from tooling.cluster.spec import ContainerSpec, Mount, options
 from tooling.engine import docker
 from tooling.engine.api import Engine
 from tooling.engine.client import connect
@@ -47,51 +48,44 @@ class RunError(Exception):
 class Container:
     """How an image is run for a measurement. `image`: its ID.
 
-    `cpus`: CPUs such as 0-3,8; None for all. `variables`: NAME=VALUE, or NAME for this process's value, if any.
+    `cpus`: CPUs such as 0-3,8; None for all. `variables`: as in ContainerSpec.environment.
     """
 
     engine: Engine
     image: str
     cpus: str | None = None
     mounts: tuple[Mount, ...] = ()
-    variables: tuple[str, ...] = ()
+    variables: Mapping[str, str | None] = field(default_factory=dict)
 
-    def arguments(self) -> list[str]:
-        """The arguments of the engine's `run`.
+    def spec(self, command: Sequence[str]) -> ContainerSpec:
+        """The container, with a user who can read the caller's files.
 
         taskset in the container chooses the CPUs: podman has no cpusets for users who are not root.
         """
-        words = [word for variable in self.variables for word in ("--env", variable)]
-        for mount in self.mounts:
-            words += ["--volume", f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}"]
-        return [*words, "--entrypoint=taskset"] if self.cpus else words
-
-    def user(self) -> list[str]:
-        """The arguments of the engine's `run` for a user who can read the caller's files: see compose."""
+        spec = ContainerSpec(
+            image=self.image,
+            user="{}:{}".format(*users.container_user()),
+            group_add=tuple(users.container_groups()),
+            environment={"HOME": "/tmp", **self.variables},  # noqa: S108 - in the container
+            volumes=self.mounts,
+            cpuset=self.cpus or "",
+            cap_drop=("ALL",),
+            command=tuple(command),
+        )
         with closing(connect(self.engine.endpoint)) as client:
             info = client.info()
-        own = {"user": "{}:{}".format(*users.container_user()), "group_add": users.container_groups()}
-        service = containers.adapt(own, info)
-        words = [f"--user={service['user']}", "--env=HOME=/tmp", "--cap-drop=ALL"]
-        words += [f"--group-add={group}" for group in service.get("group_add", ())]
-        return [*words, f"--userns={service['userns_mode']}"] if "userns_mode" in service else words
-
-    def words(self, command: Sequence[str]) -> list[str]:
-        """What follows the image in the engine's `run`."""
-        if not self.cpus:
-            return [*command]
-        own = docker.read_image_at(self.engine.endpoint, self.image).configuration.get("Entrypoint") or ()
-        return ["--cpu-list", self.cpus, *own, *command]
+        return containers.adapt(spec, {**info, "CPUSet": False}, self.engine.endpoint)
 
     def run(self, command: Sequence[str], limit_seconds: float) -> subprocess.CompletedProcess[bytes]:
         """Run the command, with its output in pipes.
 
         Raises subprocess.TimeoutExpired, and UsageError if the image was removed or the engine refuses.
         """
+        spec = self.spec(command)
         done = docker.run(
-            self.image,
-            self.words(command),
-            [*self.user(), *self.arguments()],
+            spec.image,
+            spec.words,
+            options(spec),
             subprocess.PIPE,
             subprocess.PIPE,
             limit_seconds,
@@ -111,7 +105,7 @@ def container(
     """A container with the scripts of benchmarks/, a model and data, and this process's value of INSTRUCTIONS."""
     folders = ((ROOT / "benchmarks", "benchmarks"), (model, "model"), (data, "data"))
     mounts = tuple(Mount(path, f"{FOLDER}/{name}") for path, name in folders if path)
-    variables = (f"PYTHONPATH={FOLDER}", "HF_HUB_OFFLINE=1", INSTRUCTIONS)
+    variables = {"PYTHONPATH": FOLDER, "HF_HUB_OFFLINE": "1", INSTRUCTIONS: None}
     return Container(engine, image, cpus, mounts, variables)
 
 

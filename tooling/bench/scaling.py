@@ -19,7 +19,8 @@ from tooling.bench.forecast import extrapolation
 from tooling.bench.forecast.extrapolation import FITTED_ON, Measured, all_reduce, apart, relative
 from tooling.bench.forecast.request import node_counts
 from tooling.bench.report import Document, OutputOption
-from tooling.cluster.compose import CPU_PERIOD_US, ClusterSpec, check_backend
+from tooling.cluster.compose import ClusterSpec, check_backend
+from tooling.cluster.spec import CPU_PERIOD_US
 from tooling.image.choice import Choice
 
 CLUSTER = "scaling"

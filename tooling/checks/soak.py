@@ -20,11 +20,11 @@ from tooling.cluster import run as cluster
 from tooling.cluster.compose import (
     ClusterSpec,
     LauncherOption,
-    Mount,
     NodesOption,
     RanksPerNodeOption,
     check_backend,
 )
+from tooling.cluster.spec import Mount
 from tooling.engine import api
 from tooling.engine.api import Engine
 from tooling.image.choice import Choice

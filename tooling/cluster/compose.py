@@ -1,8 +1,8 @@
-"""A cluster's description, and its Compose document. Pure functions."""
+"""A cluster's description, its containers, and their Compose document. Pure functions."""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +16,7 @@ from tooling.basis import identity, yaml
 from tooling.basis.errors import MOST_CONTAINERS, MOST_RANKS, UsageError, check_all, check_at_least
 from tooling.basis.paths import COMPOSE
 from tooling.cluster import launchers, users
+from tooling.cluster.spec import ContainerSpec, Mount, keys_folder, service
 
 PROJECT_PREFIX = f"cts-{identity.IDENTITY}-"
 LABELS = {identity.LABEL: identity.IDENTITY}
@@ -23,11 +24,6 @@ LAUNCHERS = ("torchrun", "mpirun")
 BACKENDS = ("ccl", "gloo")
 # The service that runs mpirun. The nodes of an mpirun cluster only run sshd.
 LAUNCHER = "launcher"
-# The period of a CPU quota: a container that has used its quota waits for the next period. 100 ms is the kernel's
-# default. With 10 ms, nodes with 0.15 of a core computed 15% less and waited for each other longer, see
-# docs/benchmarks.md.
-CPU_PERIOD_US = 100_000
-
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 
@@ -63,15 +59,6 @@ def check_memory(memory: str | None) -> None:
     """Check a container's memory limit. Raises UsageError."""
     if memory is not None and not re.fullmatch("[1-9][0-9]*[kmgKMG]", memory):
         raise UsageError(f"--memory is {memory!r}, expected a size such as 64g or 500m")
-
-
-@dataclass(frozen=True)
-class Mount:
-    """A folder of this machine, mounted in every node."""
-
-    source: Path
-    target: str
-    read_only: bool = True
 
 
 NodesOption = Annotated[int, "containers to start; they share the physical cores of this machine"]
@@ -146,39 +133,27 @@ def shm_bytes(ranks: int, cpus: int) -> int:
     return (1 << 30) + shared_memory.needed(ranks, cpus)
 
 
-def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, Any]:
-    """The Compose document of a cluster whose nodes share the physical `cores` of this machine.
+def container(launcher: str, environment: Mapping[str, str | None], **own: Any) -> ContainerSpec:
+    """A container with the properties in x-container of the launcher's file in compose/, and its `own`."""
+    shared = yaml.read(COMPOSE / f"{launcher}.yaml")["x-container"]
+    shared |= {name: tuple(value) for name, value in shared.items() if isinstance(value, list)}
+    shared["stop_grace_period"] = int(shared["stop_grace_period"].removesuffix("s"))
+    return ContainerSpec(**{**shared, **own, "environment": {**shared["environment"], **environment}})
+
+
+def containers(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, ContainerSpec]:
+    """The containers of a cluster, by name. Its nodes share the physical `cores` of this machine.
 
     `keys`: the folder that tooling.cluster.keys fills, for mpirun only.
     """
-    uid, gid = users.container_user()
-    common: dict[str, Any] = {"image": spec.image, "user": f"{uid}:{gid}", "labels": LABELS}
-    if groups := users.container_groups():
-        common["group_add"] = groups
-    environment = {key: None if value is None else escape(value) for key, value in spec.environment.items()}
-    environment = {contract.GRACE_SECONDS: "0", **environment}  # ./inv stop and ctrl-C end the job at once
-    limits: dict[str, str | int] = {"shm_size": shm_bytes(spec.ranks_per_node, shared_memory.online_cpus())}
-    if spec.memory:
-        limits |= {"mem_limit": spec.memory, "memswap_limit": spec.memory}
-    if spec.cpus:
-        limits |= {"cpu_period": CPU_PERIOD_US, "cpu_quota": round(spec.cpus * CPU_PERIOD_US)}
-    if spec.launcher == "mpirun":
-        # ssh refuses private keys that other users can read: sshd and ssh use copies in this folder, in memory.
-        common["tmpfs"] = [f"/run/ssh:mode=0700,uid={uid},gid={gid},size=1m"]
-    services: dict[str, Any] = {}
+    user = "{}:{}".format(*users.container_user())
+    common: dict[str, Any] = {"image": spec.image, "user": user, "labels": LABELS}
+    common["group_add"] = tuple(users.container_groups())
+    environment = {contract.GRACE_SECONDS: "0", **spec.environment}  # ./inv stop and ctrl-C end the job at once
+    mpirun = spec.launcher == "mpirun"
+    common["tmpfs"] = (keys_folder(user),) if mpirun else ()
+    found = {}
     for node_rank, (name, share) in enumerate(zip(spec.node_names, divide(cores, spec.nodes), strict=True)):
-        services[name] = {
-            "extends": f"{spec.launcher}.yaml",
-            "hostname": name,
-            **common,
-            "cpuset": format_cpu_list(cpu for core in share for cpu in core.cpus),
-            **limits,
-            "volumes": [_volume(mount) for mount in spec.mounts],
-        }
-        if spec.launcher == "mpirun":
-            services[name]["command"] = ["sshd"]
-            services[name]["volumes"] += _key_volumes(keys, name)
-            continue
         launch = launchers.launch(
             spec.command,
             ranks_per_node=spec.ranks_per_node,
@@ -187,8 +162,19 @@ def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, 
             master_addr=spec.node_names[0],
             master_port=contract.MASTER_PORT,
         )
-        services[name] |= {"command": [escape(word) for word in launch], "environment": environment}
-    if spec.launcher == "mpirun":
+        found[name] = container(
+            spec.launcher,
+            {} if mpirun else environment,
+            **common,
+            hostname=name,
+            cpuset=format_cpu_list(cpu for core in share for cpu in core.cpus),
+            shm_size=shm_bytes(spec.ranks_per_node, shared_memory.online_cpus()),
+            memory=spec.memory,
+            cpus=spec.cpus,
+            volumes=(*spec.mounts, *(_key_mounts(keys, name) if mpirun else ())),
+            command=("sshd",) if mpirun else tuple(launch),
+        )
+    if mpirun:
         launch = launchers.mpi_launch(
             spec.command,
             variables=spec.environment,
@@ -196,59 +182,25 @@ def document(spec: ClusterSpec, cores: Sequence[Core], keys: Path) -> dict[str, 
             ranks_per_node=spec.ranks_per_node,
             timeout=launchers.MPI_START_SECONDS,
         )
-        services[LAUNCHER] = {
-            "extends": "mpirun.yaml",
-            "hostname": LAUNCHER,
-            **common,
-            "command": [escape(word) for word in launch],
-            "environment": environment,
-            "volumes": _key_volumes(keys, LAUNCHER),
-        }
-    network = {"labels": LABELS, "internal": spec.offline}
-    return {"name": spec.project, "services": services, "networks": {"cluster": network}}
+        own = {"hostname": LAUNCHER, "volumes": _key_mounts(keys, LAUNCHER), "command": tuple(launch)}
+        found[LAUNCHER] = container("mpirun", environment, **common, **own)
+    return found
 
 
-def plain(document: dict[str, Any], name: str) -> dict[str, Any]:
-    """For --print-compose: the document with what the services extend written out, and without ./inv's labels.
+def document(name: str, parts: Mapping[str, ContainerSpec], offline: bool, managed: bool = True) -> dict[str, Any]:
+    """The Compose document of a project with these containers.
 
-    ./inv manages what has its labels, and would remove these containers with ./inv down.
+    `managed`: by ./inv, which removes with ./inv down what has its labels.
     """
-    services = {key: _unlabelled(complete(service)) for key, service in document["services"].items()}
-    networks = {key: _unlabelled(network) for key, network in document["networks"].items()}
-    return {"name": name, "services": services, "networks": networks}
+    labels = {"labels": LABELS} if managed else {}
+    services = {key: service(part if managed else replace(part, labels={})) for key, part in parts.items()}
+    return {"name": name, "services": services, "networks": {"cluster": {**labels, "internal": offline}}}
 
 
-def _unlabelled(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in entry.items() if key != "labels"}
-
-
-def complete(service: Mapping[str, Any]) -> dict[str, Any]:
-    """A service of `document` with x-container of the file that it extends, one of compose/."""
-    extended = yaml.read(COMPOSE / service["extends"])["x-container"]
-    own = {key: value for key, value in service.items() if key != "extends"}
-    merged = {key: {**extended[key], **own.get(key, {})} for key in ("environment",) if key in extended}
-    return {**extended, **own, **merged}
-
-
-def _key_volumes(keys: Path, service: str) -> list[dict[str, Any]]:
-    return [_volume(Mount(keys / service, "/run/keys")), _volume(Mount(keys / "passwd", "/etc/passwd"))]
-
-
-def _volume(mount: Mount) -> dict[str, Any]:
-    return {
-        "type": "bind",
-        "source": escape(str(mount.source)),
-        "target": mount.target,
-        "read_only": mount.read_only,
-        "bind": {"create_host_path": False},
-    }
-
-
-def escape(text: str) -> str:
-    """Compose substitutes variables after a dollar sign unless the sign is doubled."""
-    return text.replace("$", "$$")
+def _key_mounts(keys: Path, name: str) -> tuple[Mount, ...]:
+    return Mount(keys / name, "/run/keys"), Mount(keys / "passwd", "/etc/passwd")
 
 
 def unescape(text: str) -> str:
-    """The text before `escape`."""
+    """A text of a Compose document, in which a doubled dollar sign is one."""
     return text.replace("$$", "$")

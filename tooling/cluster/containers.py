@@ -9,20 +9,23 @@ import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from docker import DockerClient
 from docker.errors import APIError
 from docker.models.networks import Network
-from docker.types import Mount, NetworkingConfig
+from docker.types import NetworkingConfig
 
 from tooling.basis import yaml
 from tooling.basis.errors import EngineLostError, UsageError
 from tooling.basis.say import last_line, say
 from tooling.basis.signals import die_with_parent
-from tooling.cluster.compose import complete, escape, unescape
+from tooling.cluster import compose
+from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.nodes import PROJECT_LABEL, SERVICE_LABEL, detect_lost_engine
+from tooling.cluster.spec import ContainerSpec, host_config
 from tooling.engine import docker, find, podman
 from tooling.engine.client import connect
 
@@ -31,42 +34,37 @@ STOP_SECONDS = 5
 ANSWER_SECONDS = 600
 
 
-def start(document: Mapping[str, Any], file: Path, endpoint: str) -> list[str]:
-    """Write the document as this engine can run it; create and start its network and containers.
+def start(spec: ClusterSpec, parts: Mapping[str, ContainerSpec], file: Path, endpoint: str) -> list[str]:
+    """Write the Compose document as this engine can run it; create and start the network and the containers.
 
     Returns the containers' IDs. Neither builds nor pulls images. Raises UsageError with the engine's message.
     """
-    project = document["name"]
+    project = spec.project
     with _connected(endpoint) as client:
         for network in _networks(client, project):  # Compose would reuse it, also for --offline with a way out
             raise UsageError(f"{_use(network)}: disconnect them, and run the same command again")
         info = client.info()
-        services = {key: adapt(complete(service), info) for key, service in document["services"].items()}
         try:
-            for service in services.values():
-                _set_affinity(client, service)
+            adapted = {key: adapt(part, info, endpoint) for key, part in parts.items()}
+            document = compose.document(project, adapted, spec.offline)
             file.touch(0o600)  # it has the values of --env
             file.chmod(0o600)  # also if it is of an earlier version
-            file.write_text(yaml.render([{**document, "services": services}]), encoding="utf-8")
+            file.write_text(yaml.render([document]), encoding="utf-8")
             if podman.is_podman(info):
-                return _start(client, project, document["networks"]["cluster"], services)
+                return _start(client, project, spec.offline, adapted)
             _compose_up(project, file)
-            _check_networks(client, project, document["networks"]["cluster"]["internal"])
+            _check_networks(client, project, spec.offline)
         except (APIError, UsageError):
-            for image in {service["image"] for service in services.values()}:
+            for image in {part.image for part in parts.values()}:
                 docker.read_image_at(endpoint, image)  # raises UsageError if the image was removed meanwhile
             raise
         return _containers(client, project)
 
 
-def _start(
-    client: DockerClient, project: str, network: Mapping[str, Any], services: Mapping[str, Mapping[str, Any]]
-) -> list[str]:
+def _start(client: DockerClient, project: str, offline: bool, parts: Mapping[str, ContainerSpec]) -> list[str]:
     name = f"{project}_cluster"
-    client.networks.create(
-        name, internal=network["internal"], labels={**network["labels"], PROJECT_LABEL: project}
-    )
-    created = [_create(client, project, key, service, name) for key, service in services.items()]
+    client.networks.create(name, internal=offline, labels={**compose.LABELS, PROJECT_LABEL: project})
+    created = [_create(client, project, key, part, name) for key, part in parts.items()]
     _at_once(client.api.start, created)
     return created
 
@@ -137,98 +135,70 @@ def _check_networks(client: DockerClient, project: str, internal: bool) -> None:
             raise UsageError(f"network {network.name} is not as --offline asks: run ./inv down, and start again")
 
 
-def adapt(service: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
-    """A service as the engine with this /info can run it: with the caller's user id on the host, on its own cores.
+def adapt(spec: ContainerSpec, info: Mapping[str, Any], endpoint: str) -> ContainerSpec:
+    """A container as the engine with this /info can run it: as the caller on the host, and on its own cores.
 
-    `userns_mode`: the user namespace. `affinity`: the CPUs, where the engine has no cpusets. Raises UsageError.
+    Raises UsageError if the engine cannot.
     """
     security = " ".join(info.get("SecurityOptions") or ())
     rootless = bool(info.get("Rootless")) or "name=rootless" in security
     is_podman = podman.is_podman(info)
-    result = dict(service)
+    # What podman reports about cpusets and limits is what root has.
+    without_limits = is_podman and rootless and str(info.get("CgroupVersion")) == "1"
+    changes: dict[str, Any] = {}
     if rootless:  # the engine's user namespace does not have the caller's other groups
-        result.pop("group_add", None)
-    if is_podman and "tmpfs" in service:
+        changes["group_add"] = ()
+    if is_podman:
         # Podman's tmpfs has no uid and gid. The folder is as private as the container.
-        result["tmpfs"] = [f"{entry.partition(':')[0]}:mode=1777,size=1m" for entry in service["tmpfs"]]
-    if rootless and "tmpfs" not in service:
+        changes["tmpfs"] = tuple(f"{entry.partition(':')[0]}:mode=1777,size=1m" for entry in spec.tmpfs)
+    if rootless and not spec.tmpfs:
         # The caller, outside of the engine's user namespace. Mapping the caller's own id into the namespace would
         # need a copy of the image, because its files would have other owners.
-        result["user"] = "0:0"
+        changes["user"] = "0:0"
     elif rootless and is_podman:
-        result["userns_mode"] = "keep-id"  # sshd refuses root
+        changes["userns_mode"] = "keep-id"  # sshd refuses root
     elif rootless:
         raise UsageError(
             "--launcher mpirun: rootless Docker runs the nodes as root of its own user namespace, which sshd "
             "refuses: use --launcher torchrun, or --engine podman"
         )
     elif "name=userns" in security:
-        result["userns_mode"] = "host"
-    # What podman reports about cpusets and limits is what root has.
-    if "cpuset" in service and not (info.get("CPUSet") and not (is_podman and rootless)):
-        result["affinity"] = result.pop("cpuset")
-    if not info.get("PidsLimit") or (is_podman and rootless and str(info.get("CgroupVersion")) == "1"):
-        result.pop("pids_limit", None)
-    limits = info.get("MemoryLimit") and not (is_podman and rootless and str(info.get("CgroupVersion")) == "1")
-    if "mem_limit" in service and not limits:
+        changes["userns_mode"] = "host"
+    if not info.get("PidsLimit") or without_limits:
+        changes["pids_limit"] = 0
+    if spec.memory and (without_limits or not info.get("MemoryLimit")):
         raise UsageError(
-            f"--memory {service['mem_limit']}: this engine cannot limit memory: without root, that needs "
-            "cgroup v2 and systemd: leave out --memory"
+            f"--memory {spec.memory}: this engine cannot limit memory: without root, that needs cgroup v2 and "
+            "systemd: leave out --memory"
         )
-    return result
+    if spec.cpuset and not (info.get("CPUSet") and not (is_podman and rootless)):
+        own = docker.read_image_at(endpoint, spec.image).configuration.get("Entrypoint") or ()
+        changes |= {"cpuset": "", "entrypoint": ("taskset", "--cpu-list", spec.cpuset, *own)}
+    return replace(spec, **changes)
 
 
-def _set_affinity(client: DockerClient, service: dict[str, Any]) -> None:
-    if cpus := service.pop("affinity", None):
-        own = client.images.get(service["image"]).attrs["Config"].get("Entrypoint") or []
-        service["entrypoint"] = ["taskset", "--cpu-list", cpus, *map(escape, own)]
-
-
-def _create(client: DockerClient, project: str, name: str, service: Mapping[str, Any], network: str) -> str:
-    host = client.api.create_host_config(
-        cap_drop=service["cap_drop"],
-        security_opt=service["security_opt"],
-        dns_search=service["dns_search"],
-        group_add=service.get("group_add"),
-        restart_policy={"Name": service["restart"]},
-        network_mode=network,
-        shm_size=service.get("shm_size"),
-        mem_limit=service.get("mem_limit"),
-        pids_limit=service.get("pids_limit"),
-        memswap_limit=service.get("memswap_limit"),
-        cpu_period=service.get("cpu_period"),
-        cpu_quota=service.get("cpu_quota"),
-        cpuset_cpus=service.get("cpuset"),
-        tmpfs=dict(entry.split(":", 1) for entry in service.get("tmpfs", ())),
-        mounts=[
-            Mount(volume["target"], unescape(volume["source"]), "bind", read_only=volume["read_only"])
-            for volume in service["volumes"]
-        ],
-    )
-    if mode := service.get("userns_mode"):
-        host["UsernsMode"] = mode  # docker-py knows Docker's modes only
+def _create(client: DockerClient, project: str, name: str, spec: ContainerSpec, network: str) -> str:
+    host = client.api.create_host_config(network_mode=network, **host_config(spec))
+    if spec.userns_mode:
+        host["UsernsMode"] = spec.userns_mode  # docker-py knows Docker's modes only
     joined = NetworkingConfig()
     joined["EndpointsConfig"] = {network: client.api.create_endpoint_config(aliases=[name])}
+    # A variable without a value gets the caller's own.
+    variables = {key: os.environ.get(key) if value is None else value for key, value in spec.environment.items()}
     created = client.api.create_container(
-        service["image"],
-        [unescape(word) for word in service["command"]],
+        spec.image,
+        [*spec.command],
         name=f"{project}-{name}-1",
-        hostname=service["hostname"],
-        user=service["user"],
-        entrypoint=[unescape(word) for word in service.get("entrypoint", ())] or None,
-        environment=_environment(service["environment"]),
-        labels={**service["labels"], PROJECT_LABEL: project, SERVICE_LABEL: name},
-        stop_timeout=int(service["stop_grace_period"].removesuffix("s")),
+        hostname=spec.hostname,
+        user=spec.user,
+        entrypoint=[*spec.entrypoint] or None,
+        environment={key: value for key, value in variables.items() if value is not None},
+        labels={**spec.labels, PROJECT_LABEL: project, SERVICE_LABEL: name},
+        stop_timeout=spec.stop_grace_period,
         host_config=host,
         networking_config=joined,
     )
     return str(created["Id"])
-
-
-def _environment(variables: Mapping[str, str | None]) -> dict[str, str]:
-    """The variables with their values. A variable without a value gets the caller's own."""
-    own = {name: os.environ.get(name) if value is None else unescape(value) for name, value in variables.items()}
-    return {name: value for name, value in own.items() if value is not None}
 
 
 def _containers(client: DockerClient, project: str) -> list[str]:

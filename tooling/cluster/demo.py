@@ -23,7 +23,8 @@ from tooling.basis.errors import UsageError, check_all
 from tooling.basis.paths import CACHE, ROOT, shown
 from tooling.basis.say import say
 from tooling.cluster import demo_answers, demo_chats, demo_data, pretrained, run
-from tooling.cluster.compose import ClusterSpec, Mount, check_backend, check_launcher
+from tooling.cluster.compose import ClusterSpec, check_backend, check_launcher
+from tooling.cluster.spec import Mount
 from tooling.engine import api
 from tooling.image import inspect
 from tooling.image.choice import Choice

@@ -13,8 +13,9 @@ from rich.table import Table
 from tooling.basis.console import PrintableConsole
 from tooling.basis.say import say
 from tooling.cluster import run
-from tooling.cluster.compose import ClusterSpec, Mount
+from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.demo_chats import Chat
+from tooling.cluster.spec import Mount
 from tooling.engine.api import Engine
 
 LONGEST_ANSWER = 48  # tokens; the expected answers have about 32

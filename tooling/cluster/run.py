@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from cpu_train_stack import contract
 from cpu_train_stack.machine import files, topology
@@ -24,6 +24,7 @@ from tooling.basis.paths import CACHE
 from tooling.basis.say import say
 from tooling.cluster import compose, containers, follow, keys, nodes, users, wait
 from tooling.cluster.compose import ClusterSpec
+from tooling.cluster.spec import ContainerSpec
 from tooling.engine import api
 from tooling.engine.api import Engine
 
@@ -73,8 +74,7 @@ def start(spec: ClusterSpec, engine: Engine) -> None:
 
 def _start_containers(spec: ClusterSpec, endpoint: str) -> None:
     """Create and start the containers, and record their IDs. Neither builds nor pulls images."""
-    document = _prepare(spec)
-    started = containers.start(document, folder_of(spec.name) / "compose.yaml", endpoint)
+    started = containers.start(spec, _prepare(spec), folder_of(spec.name) / "compose.yaml", endpoint)
     with _containers(spec.name).open("a", encoding="ascii") as stream:
         stream.writelines(f"{container}\n" for container in started)
 
@@ -121,8 +121,8 @@ def _save_output(endpoint: str, project: str, log: Path) -> None:
             complete.unlink()
 
 
-def _prepare(spec: ClusterSpec) -> dict[str, Any]:
-    """Prepare the cluster's folder, for mpirun with ssh keys. Return its Compose document.
+def _prepare(spec: ClusterSpec) -> dict[str, ContainerSpec]:
+    """Prepare the cluster's folder, for mpirun with ssh keys. Return its containers.
 
     A restarted cluster appends to the log of the failed cluster.
     """
@@ -136,7 +136,7 @@ def _prepare(spec: ClusterSpec) -> dict[str, Any]:
             raise UsageError(f"{mount.source} is not a folder: choose a folder to mount at {mount.target}")
     if spec.launcher == "mpirun":
         keys.generate(spec, folder / "ssh")
-    return compose.document(spec, topology.read().cores, folder / "ssh")
+    return compose.containers(spec, topology.read().cores, folder / "ssh")
 
 
 def output_of(name: str) -> Path | None:

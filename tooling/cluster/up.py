@@ -22,9 +22,10 @@ from tooling.basis import yaml
 from tooling.basis.errors import UsageError, check_all, check_at_least
 from tooling.basis.say import say
 from tooling.cluster import compose, containers, launchers, nodes, run
-from tooling.cluster.compose import ClusterSpec, EnvOption, Mount
+from tooling.cluster.compose import ClusterSpec, EnvOption
 from tooling.cluster.follow import copy, copy_log
 from tooling.cluster.run import Outcome
+from tooling.cluster.spec import Mount
 from tooling.engine import api
 from tooling.image.choice import Choice
 
@@ -94,8 +95,8 @@ def up(request: Request) -> None:
     spec = replace(spec, mounts=(*mounts, Mount(writable, contract.OUTPUT, read_only=False)))
     if options.print_compose:
         spec = replace(spec, environment={contract.IMAGE: spec.image, **environment})
-        document = compose.document(spec, topology.read().cores, folder)
-        print(yaml.render([compose.plain(document, name)]), end="")
+        parts = compose.containers(spec, topology.read().cores, folder)
+        print(yaml.render([compose.document(name, parts, spec.offline, managed=False)]), end="")
         return
     engine, image = request.choice.ensure()
     # By its ID: a build during the job moves the tag, and a restart would run another image.

@@ -2,11 +2,12 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from cpu_train_stack import contract
 from tooling.basis import identity
-from tooling.cluster import launchers
-from tooling.engine import docker
+from tooling.cluster import compose, launchers
+from tooling.cluster.spec import Mount, keys_folder, options
 from tooling.hosts.job import Job, Place
 
 JOB_LABEL = "cpu-train-stack.job"
@@ -225,38 +226,30 @@ def _environment(job: Job, places: Sequence[Place]) -> dict[str, str | None]:
 def _create(
     job: Job, index: int, places: Sequence[Place], environment: Mapping[str, str | None], command: Sequence[str]
 ) -> str:
-    """A container with the limits of compose/*.yaml, on the host's network.
+    """A container like those of a local cluster, on the host's network.
 
     The variables of job.forwarded are read from standard input, so that no argument list and no file has them.
     """
     place = places[index]
-    argv = [
-        "docker",
-        "create",
-        f"--name={job.container(index)}",
-        *(f"--label={label}" for label in labels(job.name)),
-        "--pull=never",
-    ]
-    argv += ["--network=host", f"--user={place.uid}:{place.gid}", "--cap-drop=ALL"]
-    argv += [
-        "--security-opt=no-new-privileges:true",
-        docker.UNLABELLED,
-        "--pids-limit=65536",
-        f"--stop-timeout={STOP_SECONDS}",
-        "--restart=no",
-    ]
-    argv += [f"--shm-size={place.shm_bytes}", "--env=HOME=/tmp"]
-    if job.mpirun:  # for ssh's copies of the keys
-        argv.append(f"--tmpfs=/run/ssh:mode=0700,uid={place.uid},gid={place.gid},size=1m")
-    if job.memory:
-        argv += [f"--memory={job.memory}", f"--memory-swap={job.memory}"]
-    if job.data:
-        argv.append(f"--mount=type=bind,source={job.data},target=/data,readonly")
-    argv.append(f"--mount=type=bind,source={place.output},target=/output")
-    if job.hub:
-        argv.append(f"--mount=type=bind,source={job.hub},target=/hub")
-    argv += [f"--env={name}={value}" for name, value in environment.items() if value is not None]
+    user = f"{place.uid}:{place.gid}"
+    mounts = [(job.data, contract.DATA, True), (place.output, contract.OUTPUT, False), (job.hub, "/hub", False)]
+    spec = compose.container(
+        job.launcher,
+        {name: value for name, value in environment.items() if value is not None},
+        image=place.image_id,
+        user=user,
+        labels={JOB_LABEL: job.name, identity.LABEL: identity.IDENTITY},
+        networks=(),
+        network_mode="host",
+        dns_search=(),
+        shm_size=place.shm_bytes,
+        memory=job.memory,
+        tmpfs=(keys_folder(user),) if job.mpirun else (),
+        volumes=tuple(Mount(Path(source), target, locked) for source, target, locked in mounts if source),
+        command=tuple(command),
+    )
+    argv = ["docker", "create", f"--name={job.container(index)}", "--pull=never", *options(spec)]
     if None not in environment.values():
-        return shlex.join([*argv, place.image_id, *command])
+        return shlex.join([*argv, spec.image, *spec.words])
     # Through cat, because /dev/stdin cannot be opened if standard input is a socket, as it may be under sshd.
-    return f"cat | {shlex.join([*argv, '--env-file=/dev/stdin', place.image_id, *command])}"
+    return f"cat | {shlex.join([*argv, '--env-file=/dev/stdin', spec.image, *spec.words])}"

@@ -1,7 +1,7 @@
 """The recipes: the command with which each starts the same script, and its image. Pure."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from benchmarks import jobs
 from cpu_train_stack import contract
@@ -17,7 +17,7 @@ RUN = ("--", "run", "--quiet", "--adapt", "no-padding-answers")
 FP32, BF16, TRL = "guide-fp32", "guide-bf16", "trl"
 BASELINES = (FP32, BF16, TRL)
 # torchrun's own ranks, without this project's plan and process group.
-PLAIN = (f"{contract.TORCHRUN}=plain",)
+PLAIN = {contract.TORCHRUN: "plain"}
 OURS = "ours"
 # The row of the matrix with the last IPEX.
 IPEX_PIN = "2.8"
@@ -29,7 +29,7 @@ class Recipe:
     """`start` returns the arguments before the script for a number of ranks, or the reason why there are none.
 
     `flags`: arguments of the script, in addition to the job's. `pin`: the row of the image, or "" for the measured
-    row. `variables`: NAME=VALUE in the container. `packages`: what the image has in addition to the row, as in
+    row. `variables`: those of the container. `packages`: what the image has in addition to the row, as in
     `--with`. `task`: the only task that it trains, or "" for all. `bind`: arguments before the script for the CPUs
     of `--cpus`, of a recipe that would use all CPUs.
     """
@@ -38,7 +38,7 @@ class Recipe:
     start: Callable[[int], tuple[str, ...] | str]
     flags: tuple[str, ...] = ("--bf16",)
     pin: str = ""
-    variables: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
     task: str = ""
     bind: Callable[[Sequence[int]], tuple[str, ...]] | None = None
@@ -86,7 +86,7 @@ ALL = (
     Recipe("run_cpu", _run_cpu, bind=_bind_run_cpu),
     Recipe("accelerate", _accelerate),
     # IPEX alone: the image of its row also has the kernels of this project.
-    Recipe("ipex-2.8", _launch, ("--bf16", "--ipex"), IPEX_PIN, (f"{contract.KERNELS}=torch",)),
+    Recipe("ipex-2.8", _launch, ("--bf16", "--ipex"), IPEX_PIN, {contract.KERNELS: "torch"}),
     Recipe(OURS, _launch),
     Recipe("ours-fp32", _launch, flags=()),
 )

@@ -199,7 +199,7 @@ def _report(recipe: Recipe, one: Runs, flags: Sequence[str], image: str | None, 
             "PyTorch's own index cannot be reached",
             0,
         )
-    own = replace(container, image=image, variables=(*container.variables, *recipe.variables))
+    own = replace(container, image=image, variables={**container.variables, **recipe.variables})
     found = runner.run(own, command, f"train-{one.job}-{recipe.name}-{one.ranks}")
     if found["ranks"] != one.ranks:
         raise RunError(f"ranks that trained: {found['ranks']}, expected {one.ranks}")

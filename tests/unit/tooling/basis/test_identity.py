@@ -43,7 +43,8 @@ def test_names_of_images_clusters_and_containers_have_the_identity() -> None:
 
 
 def test_containers_and_networks_of_a_cluster_are_labelled() -> None:
-    made = compose.document(SPEC, [Core((0,), (0,)), Core((1,), (1,))], Path("/keys"))
+    parts = compose.containers(SPEC, [Core((0,), (0,)), Core((1,), (1,))], Path("/keys"))
+    made = compose.document(SPEC.project, parts, SPEC.offline)
     expected = {"cpu-train-stack.checkout": identity.IDENTITY}
     labelled = [*made["services"].values(), *made["networks"].values()]
     assert [one["labels"] for one in labelled] == [expected] * 4

@@ -3,7 +3,7 @@
 import os
 import pwd
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,11 +15,11 @@ from invoke.exceptions import Exit
 
 from tooling.basis.errors import UsageError
 from tooling.bench import attention, collectives, launch, report, runner, scaling
-from tooling.bench.runner import Container
 from tooling.cluster import run as cluster
 from tooling.cluster import users
 from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.run import Outcome
+from tooling.cluster.spec import options
 from tooling.engine import docker, podman
 from tooling.engine.api import PODMAN, Engine
 from tooling.engine.docker import LocalImage
@@ -34,22 +34,24 @@ def podman_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(podman, "installed", lambda: True)
 
 
-def test_containers_get_the_variable_that_hides_instructions() -> None:
-    words = runner.container(ENGINE, "sha256:1").arguments()
-    assert words[words.index("ONEDNN_MAX_CPU_ISA") - 1] == "--env"
+def engine(info: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        runner, "connect", lambda _endpoint: SimpleNamespace(info=lambda: info, close=lambda: None)
+    )
+
+
+def test_containers_get_the_variable_that_hides_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine({}, monkeypatch)
+    assert "--env=ONEDNN_MAX_CPU_ISA" in options(runner.container(ENGINE, "sha256:1").spec(()))
 
 
 @pytest.mark.parametrize(
     ("uid", "info", "words"),
     [
-        (0, {}, ["--user=1000:1000", "--env=HOME=/tmp", "--cap-drop=ALL"]),
-        (4321, {}, ["--user=4321:100", "--env=HOME=/tmp", "--cap-drop=ALL", "--group-add=4", "--group-add=999"]),
-        (4321, {"Rootless": True}, ["--user=0:0", "--env=HOME=/tmp", "--cap-drop=ALL"]),
-        (
-            0,
-            {"SecurityOptions": ["name=userns"]},
-            ["--user=1000:1000", "--env=HOME=/tmp", "--cap-drop=ALL", "--userns=host"],
-        ),
+        (0, {}, ["--user=1000:1000"]),
+        (4321, {}, ["--user=4321:100", "--group-add=4", "--group-add=999"]),
+        (4321, {"Rootless": True}, ["--user=0:0"]),
+        (0, {"SecurityOptions": ["name=userns"]}, ["--user=1000:1000", "--userns=host"]),
     ],
     ids=["root", "user", "rootless engine", "userns-remap"],
 )
@@ -62,32 +64,24 @@ def test_a_container_reads_what_the_caller_can_read(
     monkeypatch.setattr(users, "name_of", {27: "sudo"}.get)
     monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
     monkeypatch.delenv("SUDO_UID", raising=False)
-    monkeypatch.setattr(
-        runner, "connect", lambda _endpoint: SimpleNamespace(info=lambda: info, close=lambda: None)
-    )
-    ran: list[Sequence[str]] = []
-
-    def run(_image: str, _command: object, arguments: Sequence[str], *_: object, **__: object) -> Any:
-        ran.append(arguments)
-        return subprocess.CompletedProcess([], 0)
-
-    monkeypatch.setattr(docker, "run", run)
-    container = runner.container(ENGINE, "sha256:1")
-    container.run(["run", "a.py"], 1)
-    assert ran == [[*words, *container.arguments()]]
+    engine(info, monkeypatch)
+    given = options(runner.container(ENGINE, "sha256:1").spec(["run", "a.py"]))
+    assert {"--env=HOME=/tmp", "--cap-drop=ALL"} <= {*given}
+    assert [word for word in given if word.startswith(("--user", "--group"))] == words
 
 
 def test_taskset_in_the_container_starts_the_images_entrypoint_on_the_chosen_cpus(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    engine({"CPUSet": True}, monkeypatch)
     image = LocalImage("sha256:1", 1, {}, (), {"Entrypoint": ["entrypoint"]})
     monkeypatch.setattr(docker, "read_image_at", lambda _endpoint, _reference: image)
-    bound = runner.container(ENGINE, image.id, "0,2")
-    assert "--entrypoint=taskset" in bound.arguments()
-    assert bound.words(["run", "a.py"]) == ["--cpu-list", "0,2", "entrypoint", "run", "a.py"]
-    free = runner.container(ENGINE, image.id)
-    assert "--entrypoint=taskset" not in free.arguments()
-    assert free.words(["run", "a.py"]) == ["run", "a.py"]
+    bound = runner.container(ENGINE, image.id, "0,2").spec(["run", "a.py"])
+    assert "--entrypoint=taskset" in options(bound)
+    assert bound.words == ["--cpu-list", "0,2", "entrypoint", "run", "a.py"]
+    free = runner.container(ENGINE, image.id).spec(["run", "a.py"])
+    assert not free.entrypoint
+    assert free.words == ["run", "a.py"]
 
 
 @pytest.mark.parametrize("text", ["0-7", "x", "", "1-0", "-1"])
@@ -104,7 +98,7 @@ def test_an_image_that_was_removed_before_the_start_is_named_with_the_fix(
 ) -> None:
     refused = subprocess.CompletedProcess([], runner.REFUSED, b"", b"Error: sha256:1: image not known")
     monkeypatch.setattr(docker, "run", lambda *_, **__: refused)
-    monkeypatch.setattr(Container, "user", lambda _container: [])
+    engine({}, monkeypatch)
     monkeypatch.setattr(docker, "find_image_at", lambda *_: None)
     container = runner.container(ENGINE, "sha256:1")
     with pytest.raises(
@@ -146,7 +140,7 @@ def test_the_image_runs_by_its_id_because_a_build_moves_its_tag(
     monkeypatch.setattr(cluster, "CLUSTERS", tmp_path)
     monkeypatch.setattr(runner, "LOGS", tmp_path)
     monkeypatch.setattr(report, "folder", lambda *_: tmp_path)
-    monkeypatch.setattr(Container, "user", lambda _container: [])
+    engine({}, monkeypatch)
     with pytest.raises(Exit, match=r"^bench failed"):
         bench(Choice())
     assert ran == ["sha256:1"]

@@ -16,6 +16,7 @@ from tooling.bench.forecast.estimate import Estimate
 from tooling.bench.forecast.step import ForecastJob, Inputs, step
 from tooling.cluster import compose
 from tooling.cluster.compose import ClusterSpec
+from tooling.cluster.spec import CPU_PERIOD_US, service
 from tooling.image.choice import Choice
 
 GRADIENT, EMBEDDING, BUCKETS, BATCH = 52_000_000, 10_000_000, 17, 8
@@ -175,14 +176,14 @@ def test_every_node_gets_the_same_number_of_cores(cores: int, nodes: int, each: 
 
 def test_fractions_of_cores_become_a_cpu_quota() -> None:
     spec = ClusterSpec("test", "cpu-train-stack:2.13", 4, 1, ("bench", "scaling"), cpus=0.5)
-    nodes = compose.document(spec, CORES, keys=Path("/keys"))["services"].values()
+    nodes = [service(node) for node in compose.containers(spec, CORES, Path("/keys")).values()]
     assert {(node["cpuset"], node["cpu_period"], node["cpu_quota"]) for node in nodes} == {
-        ("0", compose.CPU_PERIOD_US, compose.CPU_PERIOD_US // 2),
-        ("1", compose.CPU_PERIOD_US, compose.CPU_PERIOD_US // 2),
+        ("0", CPU_PERIOD_US, CPU_PERIOD_US // 2),
+        ("1", CPU_PERIOD_US, CPU_PERIOD_US // 2),
     }
     unlimited = ClusterSpec("test", "cpu-train-stack:2.13", 2, 1, ("bench", "scaling"))
     assert not any(
-        "cpu_quota" in node for node in compose.document(unlimited, CORES, Path("/keys"))["services"].values()
+        "cpu_quota" in service(node) for node in compose.containers(unlimited, CORES, Path("/keys")).values()
     )
 
 

@@ -9,10 +9,11 @@ from cpu_train_stack.machine import shared_memory
 from cpu_train_stack.machine.facts import Core
 from tooling.basis.errors import UsageError
 from tooling.cluster import compose, launchers, up
-from tooling.cluster.compose import ClusterSpec, Mount
+from tooling.cluster.compose import ClusterSpec
+from tooling.cluster.spec import Mount
 
 # ./inv up ends its nodes at once.
-AT_ONCE = {"CPU_TRAIN_STACK_GRACE_SECONDS": "0"}
+AT_ONCE = {"HOME": "/tmp", "CPU_TRAIN_STACK_GRACE_SECONDS": "0"}
 
 
 def spec(**changes: Any) -> ClusterSpec:
@@ -32,7 +33,8 @@ def single(cpus: list[int]) -> list[Core]:
 
 
 def document(cluster: ClusterSpec, cores: list[int]) -> dict[str, Any]:
-    return compose.document(cluster, single(cores), keys=Path("/clusters/test/ssh"))
+    parts = compose.containers(cluster, single(cores), keys=Path("/clusters/test/ssh"))
+    return compose.document(cluster.project, parts, cluster.offline)
 
 
 def test_every_node_runs_launch_with_the_command() -> None:
@@ -107,7 +109,7 @@ def test_an_mpirun_cluster_has_nodes_that_run_sshd_and_a_launcher_that_names_the
     assert services["launcher"]["environment"] == {"HF_TOKEN": None, "A": "$$x", **AT_ONCE}
     for name in ("node-0", "node-1"):
         assert services[name]["command"] == ["sshd"]
-        assert "environment" not in services[name]
+        assert services[name]["environment"] == {"HOME": "/tmp"}
 
 
 def test_each_service_of_an_mpirun_cluster_has_only_its_own_keys_read_only() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import pwd
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +15,9 @@ from cpu_train_stack.machine.facts import Core
 from tooling.basis.errors import UsageError
 from tooling.cluster import compose, containers, nodes, users
 from tooling.cluster.compose import ClusterSpec
-from tooling.cluster.containers import adapt
+from tooling.cluster.spec import ContainerSpec
 from tooling.engine import docker, find
+from tooling.engine.docker import LocalImage
 
 DOCKER = {
     "CPUSet": True,
@@ -28,56 +30,70 @@ ROOTLESS_DOCKER = DOCKER | {"CPUSet": False, "SecurityOptions": ["name=seccomp",
 REMAPPED_DOCKER = DOCKER | {"SecurityOptions": ["name=seccomp", "name=userns"]}
 PODMAN = DOCKER | {"BuildahVersion": "1.28.2", "Rootless": False}
 ROOTLESS_PODMAN = PODMAN | {"Rootless": True}
+IMAGE = LocalImage("sha256:1", 1, {}, (), {"Entrypoint": ["entrypoint"]})
 
 
-def service(**options: Any) -> dict[str, Any]:
-    spec = ClusterSpec("test", "image", nodes=1, command=("train",), **options)
-    return compose.complete(compose.document(spec, [Core((2,), (2,))], Path("/keys"))["services"]["node-0"])
+def parts(spec: ClusterSpec) -> dict[str, ContainerSpec]:
+    return compose.containers(spec, [Core((2,), (2,))], Path("/keys"))
+
+
+def node(**options: Any) -> ContainerSpec:
+    return parts(ClusterSpec("test", "image", nodes=1, command=("train",), **options))["node-0"]
+
+
+@pytest.fixture(autouse=True)
+def image(monkeypatch: pytest.MonkeyPatch) -> None:
+
+    monkeypatch.setattr(docker, "find_image_at", lambda *_: IMAGE)
+
+
+def adapt(spec: ContainerSpec, info: dict[str, Any]) -> ContainerSpec:
+    return containers.adapt(spec, info, "unix:///none")
 
 
 @pytest.mark.parametrize("info", [DOCKER, PODMAN], ids=["Docker", "podman"])
 def test_as_root_nothing_differs(info: dict[str, Any]) -> None:
-    assert adapt(service(), info) == service()
+    assert adapt(node(), info) == node()
 
 
 def test_a_job_cannot_use_up_the_processes_of_the_machine() -> None:
-    assert service()["pids_limit"] == 65536
+    assert node().pids_limit == 65536
     for info in (ROOTLESS_PODMAN | {"CgroupVersion": "1"}, ROOTLESS_DOCKER | {"PidsLimit": False}):
-        assert "pids_limit" not in adapt(service(), info)
+        assert adapt(node(), info).pids_limit == 0
 
 
 @pytest.mark.parametrize(
     ("info", "mode", "user"),
     [
-        (ROOTLESS_PODMAN, None, "0:0"),
-        (ROOTLESS_DOCKER, None, "0:0"),
-        (REMAPPED_DOCKER, "host", service()["user"]),
+        (ROOTLESS_PODMAN, "", "0:0"),
+        (ROOTLESS_DOCKER, "", "0:0"),
+        (REMAPPED_DOCKER, "host", node().user),
     ],
     ids=["rootless podman", "rootless Docker", "Docker with userns-remap"],
 )
-def test_the_output_belongs_to_the_caller(info: dict[str, Any], mode: str | None, user: str) -> None:
-    adapted = adapt(service(), info)
-    assert (adapted.get("userns_mode"), adapted["user"]) == (mode, user)
+def test_the_output_belongs_to_the_caller(info: dict[str, Any], mode: str, user: str) -> None:
+    adapted = adapt(node(), info)
+    assert (adapted.userns_mode, adapted.user) == (mode, user)
 
 
 @pytest.mark.parametrize(
     ("info", "expected"),
     [
-        (DOCKER, ["44", "2000"]),
-        (REMAPPED_DOCKER, ["44", "2000"]),
-        (ROOTLESS_DOCKER, None),
-        (ROOTLESS_PODMAN, None),
+        (DOCKER, ("44", "2000")),
+        (REMAPPED_DOCKER, ("44", "2000")),
+        (ROOTLESS_DOCKER, ()),
+        (ROOTLESS_PODMAN, ()),
     ],
     ids=["Docker", "Docker with userns-remap", "rootless Docker", "rootless podman"],
 )
 def test_the_nodes_have_the_callers_other_groups(
-    info: dict[str, Any], expected: list[str] | None, monkeypatch: pytest.MonkeyPatch
+    info: dict[str, Any], expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1001)
     monkeypatch.setattr(os, "getegid", lambda: 100)
     monkeypatch.setattr(os, "getgroups", lambda: [2000, 100, 44, 27])
     monkeypatch.setattr(users, "name_of", {27: "sudo"}.get)
-    assert adapt(service(), info).get("group_add") == expected
+    assert adapt(node(), info).group_add == expected
 
 
 @pytest.mark.parametrize(
@@ -133,37 +149,37 @@ def test_no_user_has_the_uid_of_roots_containers(
 
 def test_a_node_may_read_the_hosts_folders_under_selinux() -> None:
     for launcher in compose.LAUNCHERS:
-        assert "label=disable" in service(launcher=launcher)["security_opt"]
+        assert "label=disable" in node(launcher=launcher).security_opt
 
 
 @pytest.mark.parametrize("info", [ROOTLESS_PODMAN, ROOTLESS_DOCKER], ids=["podman", "Docker"])
 def test_without_cpusets_the_affinity_gives_a_node_its_cores(info: dict[str, Any]) -> None:
-    adapted = adapt(service(), info)
-    assert ("cpuset" in adapted, adapted["affinity"]) == (False, "2")
+    adapted = adapt(node(), info)
+    assert (adapted.cpuset, adapted.entrypoint) == ("", ("taskset", "--cpu-list", "2", "entrypoint"))
 
 
-def test_an_image_cannot_read_the_callers_variables_in_its_entrypoint() -> None:
+def test_an_image_cannot_read_the_callers_variables_in_its_entrypoint(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compose would replace them."""
-    image = SimpleNamespace(attrs={"Config": {"Entrypoint": ["sh", "-c", "echo ${SECRET}"]}})
-    its: dict[str, Any] = {"affinity": "2", "image": "x"}
-    containers._set_affinity(Mock(images=Mock(get=lambda _: image)), its)
-    assert its["entrypoint"] == ["taskset", "--cpu-list", "2", "sh", "-c", "echo $${SECRET}"]
+    its = replace(IMAGE, configuration={"Entrypoint": ["sh", "-c", "echo ${SECRET}"]})
+    monkeypatch.setattr(docker, "find_image_at", lambda *_: its)
+    made = compose.document("p", {"node-0": adapt(node(), ROOTLESS_PODMAN)}, offline=False)
+    words = made["services"]["node-0"]["entrypoint"]
+    assert words == ["taskset", "--cpu-list", "2", "sh", "-c", "echo $${SECRET}"]
 
 
 def test_a_memory_limit_that_the_engine_would_ignore_is_refused() -> None:
-    assert adapt(service(memory="1g"), ROOTLESS_PODMAN)["mem_limit"] == "1g"
+    assert adapt(node(memory="1g"), ROOTLESS_PODMAN).memory == "1g"
     for info in (ROOTLESS_PODMAN | {"CgroupVersion": "1"}, ROOTLESS_DOCKER | {"MemoryLimit": False}):
         with pytest.raises(UsageError, match="--memory 1g: this engine cannot limit memory"):
-            adapt(service(memory="1g"), info)
+            adapt(node(memory="1g"), info)
 
 
 def test_sshd_runs_as_the_caller_with_a_folder_for_its_keys() -> None:
-    node = service(launcher="mpirun")
-    adapted = adapt(node, ROOTLESS_PODMAN)
-    assert (adapted["userns_mode"], adapted["user"]) == ("keep-id", node["user"])
-    assert adapted["tmpfs"] == ["/run/ssh:mode=1777,size=1m"]
+    adapted = adapt(node(launcher="mpirun"), ROOTLESS_PODMAN)
+    assert (adapted.userns_mode, adapted.user) == ("keep-id", node().user)
+    assert adapted.tmpfs == ("/run/ssh:mode=1777,size=1m",)
     with pytest.raises(UsageError, match="--launcher mpirun: rootless Docker"):
-        adapt(service(launcher="mpirun"), ROOTLESS_DOCKER)
+        adapt(node(launcher="mpirun"), ROOTLESS_DOCKER)
 
 
 def test_docker_compose_reads_only_the_clusters_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,10 +196,9 @@ def test_docker_compose_reads_only_the_clusters_own_file(tmp_path: Path, monkeyp
     client = SimpleNamespace(api=api, info=lambda: DOCKER, close=lambda: None, networks=Mock(list=lambda **_: []))
     monkeypatch.setattr(containers, "connect", lambda *_: client)
     spec = ClusterSpec("test", "image", nodes=1, command=("train",))
-    document = compose.document(spec, [Core((2,), (2,))], Path("/keys"))
-    assert containers.start(document, tmp_path / "its.yaml", "unix:///none") == ["1"]
+    assert containers.start(spec, parts(spec), tmp_path / "its.yaml", "unix:///none") == ["1"]
     for call in Path("calls").read_text().splitlines():
-        assert call.startswith(f"compose --project-name {document['name']} --file {tmp_path}/its.yaml ")
+        assert call.startswith(f"compose --project-name {spec.project} --file {tmp_path}/its.yaml ")
     seen = Path("environ").read_text().splitlines()
     assert "DOCKER_CONFIG=its" in seen
     assert not any(line.startswith("COMPOSE_") for line in seen)
@@ -204,16 +219,18 @@ def test_an_image_that_was_removed_before_the_start_is_named_with_the_fix(
     )
     client.api = SimpleNamespace(create_container=refuse, create_host_config=Mock(), create_endpoint_config=Mock())
     monkeypatch.setattr(containers, "connect", lambda *_: client)
-    monkeypatch.setattr(docker, "connect", lambda *_: client)
+    monkeypatch.setattr(docker, "find_image_at", lambda *_: None)
     spec = ClusterSpec("test", "sha256:1", nodes=2, command=("train",))
-    document = compose.document(spec, [Core((2,), (2,))], Path("/keys"))
     with pytest.raises(
         UsageError, match=r"^image sha256:1 is no longer in the engine .*: run the same command again$"
     ):
-        containers.start(document, tmp_path / "its.yaml", "unix:///none")
-    monkeypatch.setattr(docker, "find_image_at", lambda *_: True)  # another reason
+        containers.start(spec, parts(spec), tmp_path / "its.yaml", "unix:///none")
+    monkeypatch.setattr(docker, "find_image_at", lambda *_: IMAGE)  # another reason
     with pytest.raises(UsageError, match=r"No such image: sha256:1$"):
-        containers.start(document, tmp_path / "its.yaml", "unix:///none")
+        containers.start(spec, parts(spec), tmp_path / "its.yaml", "unix:///none")
+
+
+OFFLINE = ClusterSpec("p", "image", command=("train",), offline=True)
 
 
 class _Networks:
@@ -222,12 +239,12 @@ class _Networks:
     def __init__(self, internal: bool, users: dict[str, Any], labels: dict[str, str]) -> None:
         attributes = {"Internal": internal, "Containers": users, "Labels": labels}
         self.one = Mock(attrs=attributes, remove=self._remove)
-        self.one.name = "p_cluster"
+        self.one.name = f"{OFFLINE.project}_cluster"
         self.found = [self.one]
 
     def list(self, filters: object = None, names: object = None) -> list[Any]:
         labelled = nodes.PROJECT_LABEL in self.one.attrs["Labels"]
-        return [one for one in self.found if names == ["p_cluster"] or (filters and labelled)]
+        return [one for one in self.found if names == [self.one.name] or (filters and labelled)]
 
     def _remove(self) -> None:
         if self.one.attrs["Containers"]:
@@ -236,7 +253,9 @@ class _Networks:
 
 
 @pytest.mark.parametrize(
-    "labels", [{nodes.PROJECT_LABEL: "p"}, {"com.docker.compose.network": "cluster"}], ids=["own", "foreign"]
+    "labels",
+    [{nodes.PROJECT_LABEL: OFFLINE.project}, {"com.docker.compose.network": "cluster"}],
+    ids=["own", "foreign"],
 )
 @pytest.mark.parametrize("users", [{}, {"1": {"Name": "foreign"}}], ids=["unused", "used"])
 def test_a_leftover_network_is_removed_or_named_and_never_used_again(
@@ -251,20 +270,19 @@ def test_a_leftover_network_is_removed_or_named_and_never_used_again(
     api = SimpleNamespace(containers=lambda **_: [])
     client = SimpleNamespace(networks=networks, api=api, close=lambda: None, info=lambda: DOCKER)
     monkeypatch.setattr(containers, "connect", lambda *_: client)
-    containers.remove("p", "unix:///engine")
+    containers.remove(OFFLINE.project, "unix:///engine")
     said = capsys.readouterr().err
     assert containers.projects_of_networks("unix:///engine") == (
-        {"p"} if users and nodes.PROJECT_LABEL in labels else set()
+        {OFFLINE.project} if users and nodes.PROJECT_LABEL in labels else set()
     )
-    document: dict[str, Any] = {"name": "p", "services": {}, "networks": {"cluster": {"internal": True}}}
     if users:
-        assert "network p_cluster of an earlier cluster is used by foreign" in said
+        assert f"network {networks.one.name} of an earlier cluster is used by foreign" in said
         with pytest.raises(UsageError, match="is used by foreign: disconnect them"):
-            containers.start(document, tmp_path / "x", "unix:///engine")
+            containers.start(OFFLINE, {}, tmp_path / "x", "unix:///engine")
         return
     assert said == ""
     (tmp_path / "x").touch(0o644)
     monkeypatch.setattr(containers, "_compose_up", lambda *_: networks.found.append(networks.one))
     with pytest.raises(UsageError, match="is not as --offline asks"):
-        containers.start(document, tmp_path / "x", "unix:///engine")
+        containers.start(OFFLINE, {}, tmp_path / "x", "unix:///engine")
     assert (tmp_path / "x").stat().st_mode & 0o777 == 0o600  # it has the values of --env

@@ -4,17 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.tooling.cluster.test_compose import document, spec
+from tests.unit.tooling.cluster.test_compose import document, single, spec
 from tooling.basis.errors import UsageError
 from tooling.basis.yaml import render
-from tooling.cluster.compose import ClusterSpec, plain
+from tooling.cluster import compose
+from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.up import Options, Request
 from tooling.image.choice import Choice
 
 
 def test_the_file_is_complete_and_not_managed_by_inv() -> None:
-    full = document(spec(environment={"A": "1"}), [0, 1])
-    found = plain(full, "mine")
+    cluster = spec(environment={"A": "1"})
+    full = document(cluster, [0, 1])
+    found = compose.document(
+        "mine", compose.containers(cluster, single([0, 1]), Path("/keys")), False, managed=False
+    )
     assert found["name"] == "mine"
     assert list(found["services"]) == ["node-0", "node-1"]
     text = render([found])
@@ -24,7 +28,7 @@ def test_the_file_is_complete_and_not_managed_by_inv() -> None:
         assert service["cap_drop"] == ["ALL"]
         for key in ("command", "cpuset"):
             assert service[key] == full["services"][name][key]
-    assert "labels" in full["services"]["node-0"], "the cluster's own document has changed"
+    assert "labels" in full["services"]["node-0"]
 
 
 @pytest.mark.parametrize(

@@ -44,10 +44,10 @@ def test_only_ours_and_ipex_start_through_this_stack() -> None:
 
 def test_the_guides_and_ipex_are_measured_without_this_stacks_parts() -> None:
     assert {recipe.name: recipe.variables for recipe in recipes.ALL if recipe.variables} == {
-        "guide-fp32": ("CPU_TRAIN_STACK_TORCHRUN=plain",),
-        "guide-bf16": ("CPU_TRAIN_STACK_TORCHRUN=plain",),
-        "trl": ("CPU_TRAIN_STACK_TORCHRUN=plain",),
-        "ipex-2.8": ("CPU_TRAIN_STACK_KERNELS=torch",),
+        "guide-fp32": {"CPU_TRAIN_STACK_TORCHRUN": "plain"},
+        "guide-bf16": {"CPU_TRAIN_STACK_TORCHRUN": "plain"},
+        "trl": {"CPU_TRAIN_STACK_TORCHRUN": "plain"},
+        "ipex-2.8": {"CPU_TRAIN_STACK_KERNELS": "torch"},
     }
 
 
