@@ -6,6 +6,7 @@ Also used for jobs on hosts (tooling.hosts.output).
 import math
 import os
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -244,22 +245,51 @@ def _lines(container: Container, chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _output(container: Container, over: threading.Event) -> Iterator[bytes]:
-    """The output of a container until its end, without repetitions. A lost engine is tried again until `over`."""
-    seen = 0
-    while True:
-        repeated = seen  # a new stream starts with the first byte
+    """The output of a container until its end. A lost engine is tried again until `over`."""
+    lost = False
+
+    def read() -> Iterator[bytes]:
+        nonlocal lost
         try:
-            for chunk in container.logs(stream=True, follow=True):
-                new = chunk[repeated:]
-                repeated -= len(chunk) - len(new)
-                seen += len(new)
-                yield new
-            container.reload()
-            if container.status not in ("running", "paused"):
-                return
+            yield from container.logs(stream=True, follow=True)
+            lost = False
         except APIError:
-            return  # the container was removed; wait.until_end reports its end
+            raise
+        except (OSError, HTTPError):
+            lost = True
+
+    def goes_on() -> bool:
+        try:
+            container.reload()
+            if not lost and container.status not in ("running", "paused"):
+                return False
+        except APIError:
+            raise
         except (OSError, HTTPError):
             pass  # the engine is lost: try again
-        if over.wait(AGAIN_SECONDS):
+        return not over.wait(AGAIN_SECONDS)
+
+    with suppress(APIError):  # the container was removed; wait.until_end reports its end
+        yield from unrepeated(read, goes_on)
+
+
+def unrepeated(
+    read: Callable[[], Iterable[bytes]], goes_on: Callable[[], bool], broken: re.Pattern[bytes] | None = None
+) -> Iterator[bytes]:
+    """The output of a container that is read again as long as it `goes_on`, without repetitions.
+
+    `read` returns the output from its first byte. `broken`: a last line that is not the container's.
+    """
+    seen = 0
+    while True:
+        repeated, last = seen, b""
+        for chunk in read():
+            new = chunk[repeated:]
+            repeated -= len(chunk) - len(new)
+            seen += len(new)
+            last = (last + new)[-1000:]
+            yield new
+        if broken and (found := broken.search(last)):
+            seen -= len(found[0])
+        if not goes_on():
             return

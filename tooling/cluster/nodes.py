@@ -1,8 +1,8 @@
-"""The state of a cluster's containers, read through the engine's API."""
+"""The state of the containers of a cluster or job, as an engine describes it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import requests
@@ -16,24 +16,24 @@ from tooling.engine.client import connect
 
 PROJECT_LABEL = "com.docker.compose.project"
 SERVICE_LABEL = "com.docker.compose.service"
-_REMOVED = "is gone: its container was removed"
+# The status of a container that was removed.
+GONE = "gone"
 
 
 @dataclass(frozen=True)
 class Node:
     """The container of a node, or of mpirun's launcher. `finished_at` is RFC 3339 in UTC, empty while it runs.
 
-    `cut_off`: the container runs, but has left the cluster's network.
+    `status`: Docker's, or GONE. `cut_off`: the container runs, but has left the cluster's network.
     """
 
     name: str
     project: str = ""
-    running: bool = False
+    status: str = "exited"
     exit_code: int = 0
     out_of_memory: bool = False
     finished_at: str = ""
     error: str = ""
-    paused: bool = False
     cut_off: bool = False
 
     @property
@@ -41,25 +41,28 @@ class Node:
         """The name of the node's cluster."""
         return self.project.removeprefix(PROJECT_PREFIX)
 
+    @property
+    def running(self) -> bool:
+        return self.status not in ("exited", "dead", GONE)
+
     def stall(self) -> str:
         """Why a running node cannot work on its job: a predicate such as "is paused"; empty if it can."""
-        if not self.running:
-            return ""
-        if self.paused:
+        if self.status == "paused":
             return "is paused"
-        return "is cut off: its container has left the cluster's network" if self.cut_off else ""
+        return "is cut off: its container has left the cluster's network" if self.running and self.cut_off else ""
 
     def describe_end(self) -> str:
         """How the node ended: a predicate such as "exited with code 1"."""
-        if self.error == _REMOVED:
-            return self.error
+        if self.status == GONE:
+            return "is gone: its container was removed"
         if self.error:
             return f"could not be started: {self.error}"
-        if self.out_of_memory:
+        if self.out_of_memory and self.exit_code == contract.KILLED_EXIT_CODE:
             return "was killed: out of memory"
+        how = f"exited with code {self.exit_code}"
         if self.exit_code > 128:
-            return f"ended by signal {self.exit_code - 128} (exit code {self.exit_code})"
-        return f"exited with code {self.exit_code}"
+            how = f"ended by signal {self.exit_code - 128} (exit code {self.exit_code})"
+        return f"{how}; one of its processes was killed earlier: out of memory" if self.out_of_memory else how
 
 
 def of_checkout(cluster: str | None = None) -> list[Node]:
@@ -113,20 +116,23 @@ def first_failure(nodes: Sequence[Node], expected: Sequence[str]) -> Node | None
         return min(failed, key=lambda node: node.finished_at)
     removed = sorted(set(expected) - {node.name for node in nodes})
     if removed:
-        return Node(removed[0], exit_code=contract.KILLED_EXIT_CODE, error=_REMOVED)
+        return Node(removed[0], status=GONE, exit_code=contract.KILLED_EXIT_CODE)
     return None
 
 
-def _node(attributes: dict[str, Any], labels: dict[str, str]) -> Node:
-    state = attributes["State"]
+def _node(attributes: Mapping[str, Any], labels: Mapping[str, str]) -> Node:
+    node = of_state(labels.get(SERVICE_LABEL, ""), attributes["State"])
+    cut_off = node.status == "running" and not attributes["NetworkSettings"]["Networks"]
+    return replace(node, project=labels.get(PROJECT_LABEL, ""), cut_off=cut_off)
+
+
+def of_state(name: str, state: Mapping[str, Any]) -> Node:
+    """A container with this State, of `docker inspect`."""
     return Node(
-        name=labels.get(SERVICE_LABEL, ""),
-        project=labels.get(PROJECT_LABEL, ""),
-        running=state["Status"] not in ("exited", "dead"),
+        name,
+        status=str(state["Status"]),
         exit_code=int(str(state["ExitCode"])),
         out_of_memory=bool(state["OOMKilled"]),
         finished_at=str(state["FinishedAt"]),
         error=str(state.get("Error") or ""),
-        paused=bool(state["Paused"]),
-        cut_off=state["Status"] == "running" and not attributes["NetworkSettings"]["Networks"],
     )

@@ -168,9 +168,8 @@ def wait(container: str) -> str:
 
 
 def state(container: str) -> str:
-    """Print the state of a container, its exit code, and why it ended."""
-    form = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.State.Error}}"
-    return f"docker inspect --format '{form}' {shlex.quote(container)}"
+    """Print the state of a container as JSON."""
+    return f"docker inspect --format '{{{{json .State}}}}' {shlex.quote(container)}"
 
 
 def remove(*containers: str) -> str:

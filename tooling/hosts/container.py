@@ -4,12 +4,14 @@ A restart of Docker ends the containers, or leaves them running (live-restore). 
 `docker logs`. Both are repeated until the container's state, read after Docker answers again, is an end.
 """
 
+import json
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from cpu_train_stack import contract
+from tooling.cluster import follow, nodes
+from tooling.cluster.nodes import GONE, Node
 from tooling.engine.ssh import Remote, RemoteError
 from tooling.hosts import commands
 
@@ -31,28 +33,10 @@ class End:
     how: str
 
 
-@dataclass(frozen=True)
-class State:
-    """Docker's status (running, exited, ...), the exit code, and why the container could not be started.
+def state(remote: Remote, container: str, timeout: float) -> tuple[Node | None, bool]:
+    """The container's state, and whether Docker did not answer at first.
 
-    `out_of_memory`: the kernel killed at least one of its processes. `retried`: Docker did not answer at first.
-    """
-
-    status: str
-    code: int = 0
-    out_of_memory: bool = False
-    error: str = ""
-    retried: bool = False
-
-    @property
-    def ended(self) -> bool:
-        return self.status in ("exited", "dead", "created")
-
-
-def state(remote: Remote, container: str, timeout: float) -> State | None:
-    """The container's state. None if Docker does not answer within `timeout` seconds.
-
-    A container that was removed has the status "gone".
+    The state is None if Docker does not answer within `timeout` seconds.
     """
     deadline = time.monotonic() + timeout
     retried = False
@@ -62,14 +46,18 @@ def state(remote: Remote, container: str, timeout: float) -> State | None:
         except RemoteError:
             done = None
         if done and done.code == 0:
-            status, code, out_of_memory, *error = done.out.split(maxsplit=3)
-            return State(status, int(code), out_of_memory == "true", "".join(error).strip(), retried)
+            return nodes.of_state(remote.name, json.loads(done.out)), retried
         if done and _NO_CONTAINER.search(done.err):
-            return State("gone", retried=retried)
+            return Node(remote.name, status=GONE), retried
         if time.monotonic() > deadline:
-            return None
+            return None, True
         retried = True
         time.sleep(POLL_SECONDS)
+
+
+def over(node: Node) -> bool:
+    """Whether the container does not run, also because it was never started."""
+    return not node.running or node.status == "created"
 
 
 def wait(remote: Remote, container: str) -> End:
@@ -78,46 +66,28 @@ def wait(remote: Remote, container: str) -> End:
     while True:
         # Each `docker wait` is short, so that state() notices if Docker hangs.
         printed = b"".join(remote.stream(commands.wait(container))).decode().strip()
+        node, retried = state(remote, container, 0.0 if printed.isdigit() else ENGINE_SECONDS)
         if printed.isdigit():
-            return _end(remote, int(printed), state(remote, container, timeout=0.0), restarted)
-        now = state(remote, container, ENGINE_SECONDS)
-        if now is None:
+            node = replace(node or Node(remote.name), status="exited", exit_code=int(printed))
+        elif node is None:
             return End(remote.name, None, f"Docker has not answered for {ENGINE_SECONDS:.0f} s")
-        if now.status == "gone":
+        elif node.status == GONE:
             return End(remote.name, None, "its container was removed")
-        restarted = restarted or now.retried
-        if now.ended:
-            return _end(remote, now.code, now, restarted)
+        restarted = restarted or retried
+        if over(node):
+            how = node.describe_end() + (", while Docker was stopped or restarted" if restarted else "")
+            return End(remote.name, node.exit_code, how)
         time.sleep(POLL_SECONDS)
 
 
 def output(remote: Remote, container: str) -> Iterator[bytes]:
     """The output of the container until its end, without repetitions."""
-    seen = 0
-    while True:
-        repeated, last = seen, b""  # `docker logs` always starts with the first byte
-        for chunk in remote.stream(commands.logs(container)):
-            new = chunk[repeated:]
-            repeated -= len(chunk) - len(new)
-            seen += len(new)
-            last = (last + new)[-1000:]
-            yield new
-        if broken := _BROKEN.search(last):
-            seen -= len(broken[0])
-        now = state(remote, container, ENGINE_SECONDS)
-        if now is None or now.status == "gone" or (now.ended and not now.retried):
-            return
+
+    def goes_on() -> bool:
+        node, retried = state(remote, container, ENGINE_SECONDS)
+        if node is None or node.status == GONE or (over(node) and not retried):
+            return False
         time.sleep(POLL_SECONDS)
+        return True
 
-
-def _end(remote: Remote, code: int, found: State | None, restarted: bool) -> End:
-    how = f"exited with code {code}"
-    if found and found.out_of_memory:
-        how = (
-            "was killed: out of memory"
-            if code == contract.KILLED_EXIT_CODE
-            else f"{how}; one of its processes was killed earlier: out of memory"
-        )
-    if found is None or restarted:
-        how += ", while Docker was stopped or restarted"
-    return End(remote.name, code, f"{how}: {found.error}" if found and found.error else how)
+    return follow.unrepeated(lambda: remote.stream(commands.logs(container)), goes_on, _BROKEN)

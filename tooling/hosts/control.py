@@ -15,9 +15,9 @@ from cpu_train_stack import contract
 from tooling.basis.errors import UsageError, mistakes
 from tooling.basis.say import say
 from tooling.cluster.follow import copy_lines, copy_log, lines
+from tooling.cluster.nodes import GONE, Node
 from tooling.engine.ssh import Remote, connect, each
 from tooling.hosts import commands, container, record
-from tooling.hosts.container import State
 from tooling.hosts.record import Record
 
 _POLL_SECONDS = 0.2
@@ -79,7 +79,7 @@ def stop(job: Record) -> None:
     """
     if job.ended:
         raise UsageError(f"job {job.name} has ended with exit code {job.exit_code}: nothing to stop")
-    states: dict[str, State | None] = {}
+    states: dict[str, Node | None] = {}
     with ExitStack() as stack:
         remotes, failures = connect(job.hosts, stack)
         if job.detached:
@@ -128,14 +128,14 @@ def _part(job: Record, container: str) -> Path:
     return record.folder_of(job.name) / f"{container}.part"
 
 
-def _save_output(job: Record, remotes: Sequence[Remote]) -> dict[str, State | None]:
+def _save_output(job: Record, remotes: Sequence[Remote]) -> dict[str, Node | None]:
     """Save the output of each host's container. Return the states before, None if Docker does not answer."""
     containers = _containers(job)
 
-    def save(remote: Remote) -> State | None:
+    def save(remote: Remote) -> Node | None:
         name = containers[remote.name]
-        found = container.state(remote, name, timeout=0.0)
-        if found and found.status != "gone":  # an earlier ./inv stop removed it and saved its output
+        found, _ = container.state(remote, name, timeout=0.0)
+        if found and found.status != GONE:  # an earlier ./inv stop removed it and saved its output
             with _part(job, name).open("wb") as file:
                 file.writelines(lines(remote.name, remote.stream(commands.logs(name, follow=False))))
         return found
@@ -144,11 +144,11 @@ def _save_output(job: Record, remotes: Sequence[Remote]) -> dict[str, State | No
     return dict(zip(names, each(remotes, save, names), strict=True))
 
 
-def _exit_code(job: Record, states: Mapping[str, State | None]) -> int | None:
+def _exit_code(job: Record, states: Mapping[str, Node | None]) -> int | None:
     """0, or the first exit code of a container that failed. None if the job had not ended."""
     # Under mpirun, the other hosts run sshd until they are stopped.
     watched = [states[host.name] for host in (job.hosts[:1] if job.launcher == "mpirun" else job.hosts)]
-    codes = [state.code for state in watched if state and state.status == "exited"]
+    codes = [node.exit_code for node in watched if node and node.status == "exited"]
     return next(filter(None, codes), 0) if len(codes) == len(watched) else None
 
 
@@ -166,7 +166,8 @@ def _join_output(job: Record) -> None:
 
 
 def _state(remote: Remote, name: str) -> str:
-    found = container.state(remote, name, timeout=0.0)
+    found, _ = container.state(remote, name, timeout=0.0)
     if found is None:
         return "unknown: Docker does not answer"
-    return f"{found.status}, exit code {found.code}" if found.ended else found.status
+    ended = container.over(found) and found.status != GONE
+    return f"{found.status}, exit code {found.exit_code}" if ended else found.status

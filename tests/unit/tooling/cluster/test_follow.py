@@ -9,8 +9,11 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from docker.errors import NotFound
 from hypothesis import given
 from hypothesis import strategies as st
 from urllib3.exceptions import ProtocolError
@@ -191,6 +194,16 @@ def test_no_line_is_repeated_or_lost_with_the_engine(
     with follow.following(engine, "project", tmp_path / "log", io.BytesIO()):
         pass
     assert (tmp_path / "log").read_text() == "node-0 | 1\nnode-0 | second\n"
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("gone", ["logs", "reload"])
+def test_the_output_of_a_container_ends_when_it_is_removed(gone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    container: Any = _Container("node-0")
+    container.status = "running"
+    monkeypatch.setattr(container, gone, Mock(side_effect=NotFound("no such container")))
+    expected = [] if gone == "logs" else [b"1\n2\n"]
+    assert list(follow._output(container, threading.Event())) == expected
 
 
 @pytest.mark.timeout(20)

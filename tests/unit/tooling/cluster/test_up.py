@@ -213,7 +213,7 @@ def test_a_log_that_a_new_cluster_removes_at_this_moment_is_no_error(
 
 def test_down_with_an_empty_name_does_not_mean_the_only_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     project = ClusterSpec("one", command=("true",)).project
-    monkeypatch.setattr(nodes, "of_checkout", lambda _name=None: [Node("node-0", project, running=True)])
+    monkeypatch.setattr(nodes, "of_checkout", lambda _name=None: [Node("node-0", project, status="running")])
     monkeypatch.setattr(api, "running", list)
     taken_down = Mock()
     monkeypatch.setattr(cluster, "take_down", taken_down)
@@ -251,7 +251,7 @@ def test_the_log_of_an_ended_cluster_is_printed_byte_by_byte(
 
 def test_status_has_the_state_of_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
     project = ClusterSpec("one", command=("true",)).project
-    seen = [Node("node-0", project, running=True), Node("node-1", project, exit_code=3)]
+    seen = [Node("node-0", project, status="running"), Node("node-1", project, exit_code=3)]
     monkeypatch.setattr(nodes, "of_checkout", lambda _name=None: seen)
     assert up.status("one") == [("one", "node-0", "running"), ("one", "node-1", "exited with code 3")]
 
@@ -261,7 +261,7 @@ def test_a_cluster_is_removed_although_its_output_cannot_be_saved(
 ) -> None:
     removed: list[str] = []
     monkeypatch.setattr(cluster, "CLUSTERS", tmp_path)
-    monkeypatch.setattr(nodes, "read", lambda *_: [Node("node-0", running=True)])
+    monkeypatch.setattr(nodes, "read", lambda *_: [Node("node-0", status="running")])
     monkeypatch.setattr(follow, "copy", lambda _endpoint, _project, stream: stream.write(b"1"))
     monkeypatch.setattr(containers, "remove", lambda project, _endpoint: removed.append(project))
     (tmp_path / "test").mkdir()

@@ -14,12 +14,12 @@ from tooling.cluster.wait import PATIENCE_SECONDS, Watchdog
 
 
 def node(name: str, **more: Any) -> Node:
-    return Node(name, running=True, **more)
+    return Node(name, **{"status": "running", **more})
 
 
 def test_a_paused_node_is_reported_at_once_and_stuck_later(capsys: pytest.CaptureFixture[str]) -> None:
     watchdog = Watchdog()
-    seen = [node("node-0"), node("node-1", paused=True)]
+    seen = [node("node-0"), node("node-1", status="paused")]
     assert not watchdog.stuck(seen, now=100.0)
     assert capsys.readouterr().err.splitlines() == ["node-1 is paused"]
     assert not watchdog.stuck(seen, now=100.0 + PATIENCE_SECONDS)

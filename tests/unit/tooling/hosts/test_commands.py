@@ -226,7 +226,7 @@ def test_logs_without_a_name_shows_what_ended_last(
     monkeypatch.setattr(nodes, "of_checkout", Mock(side_effect=UsageError("Docker does not answer")))
     assert shown()[0] == "the output of job-2\n"
     project = ClusterSpec("up-now", command=("true",)).project
-    monkeypatch.setattr(nodes, "of_checkout", lambda _name=None: [Node("node-0", project, running=True)])
+    monkeypatch.setattr(nodes, "of_checkout", lambda _name=None: [Node("node-0", project, status="running")])
     printed = Mock()
     monkeypatch.setattr(cluster_up, "logs", printed)
     assert shown() == ("", "")
@@ -293,7 +293,7 @@ class _EndedHost(Remote):
         yield "".join(f"{line}\n" for line in self._lines).encode()
 
     def run(self, command: str, stdin: bytes = b"", limit: float = 60.0) -> Done:
-        return Done(0, "exited 0 false \n", "")
+        return Done(0, '{"Status": "exited", "ExitCode": 0, "OOMKilled": false, "FinishedAt": ""}', "")
 
 
 @pytest.mark.timeout(20)

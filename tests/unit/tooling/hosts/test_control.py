@@ -1,6 +1,7 @@
 """`./inv logs` and `stop` for jobs on hosts."""
 
 import errno
+import json
 import os
 import sys
 import threading
@@ -60,7 +61,9 @@ class _Host(Remote):
         if command.startswith("docker inspect"):
             if self.name in self._hosts.removed:
                 return Done(1, "", "Error: No such object")
-            return Done(0, f"{self._hosts.states.get(self.name, 'running 0')} false \n", "")
+            status, code = self._hosts.states.get(self.name, "running 0").split()
+            state = {"Status": status, "ExitCode": int(code), "OOMKilled": False, "FinishedAt": ""}
+            return Done(0, json.dumps(state), "")
         if self.name in self._hosts.keep:
             return Done(1, "", "device busy")
         if self.name not in self._hosts.removed:
