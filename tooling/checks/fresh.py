@@ -20,11 +20,12 @@ from tooling.image import base, proxies
 from tooling.pins import parse
 
 COMMANDS = ("./inv demo", "./inv test")
-# What a user has, who has cloned the repository.
+# What a user has, who has cloned the repository, with ssh for the tests of ./inv launch.
 _PREPARE = (
     "export DEBIAN_FRONTEND=noninteractive",
     "apt-get update -qq",
-    "apt-get install -qq -y --no-install-recommends git ca-certificates python3 python3-venv >/dev/null",
+    "apt-get install -qq -y --no-install-recommends git ca-certificates openssh-client python3 python3-venv "
+    ">/dev/null",
     "git config --global --add safe.directory '*'",
     "git clone -q /checkout /fresh",
     "cd /fresh",
