@@ -237,7 +237,7 @@ def _create(
         {name: value for name, value in environment.items() if value is not None},
         image=place.image_id,
         user=user,
-        labels={JOB_LABEL: job.name, identity.LABEL: identity.IDENTITY},
+        labels=dict(text.split("=", 1) for text in labels(job.name)),
         networks=(),
         network_mode="host",
         dns_search=(),
