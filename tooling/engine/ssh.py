@@ -6,6 +6,7 @@ asks no questions.
 """
 
 import re
+import resource
 import shlex
 import shutil
 import subprocess
@@ -273,6 +274,9 @@ def connect(hosts: Sequence[HostfileEntry], stack: ExitStack) -> tuple[list[Remo
             "ssh is missing, expected OpenSSH's client: install openssh-client (Debian, Ubuntu) or "
             "openssh-clients (Fedora, RHEL)"
         )
+    # About ten files for each host.
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
     def attempt(host: HostfileEntry) -> Remote | str:
         try:

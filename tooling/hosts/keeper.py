@@ -48,7 +48,9 @@ class Keeper:
             return False
 
     def _await_answer(self) -> None:
-        if not select.select([self._session.stdout], [], [], LOST_SECONDS)[0]:
+        answer = select.poll()  # select() fails with file 1024
+        answer.register(self._session.stdout, select.POLLIN)
+        if not answer.poll(LOST_SECONDS * 1000):
             raise TimeoutError(f"no answer for {LOST_SECONDS:.0f} s")
         if not self._session.stdout.read(1):
             raise EOFError("the connection broke")
