@@ -17,7 +17,6 @@ from tooling.cluster import up as cluster_up
 from tooling.cluster.compose import LauncherOption, NodesOption, RanksPerNodeOption
 from tooling.hosts import control, record
 from tooling.hosts import launch as host_jobs
-from tooling.hosts import watch as host_watch
 from tooling.hosts.job import Job
 from tooling.hosts.record import Record
 from tooling.image.choice import Choice
@@ -70,7 +69,7 @@ def watch(
     """Follow a job: progress, speed, losses, and what each rank waits for."""
     name = _ended_last() if name is None else name
     if job := find(name):
-        host_watch.watch(job)
+        control.watch(job)
     else:
         cluster_up.watch(name)
 

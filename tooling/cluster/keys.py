@@ -1,11 +1,14 @@
-"""The ssh keys of one mpirun cluster: a user key, and a host key for every node. Deleted with the cluster.
+"""The ssh keys of one mpirun job: a user key, and a host key for every node. Deleted with the job.
 
-cpu_train_stack/launch/mpi/ssh.py reads the folder: node-N/ is mounted in node N, launcher/ in the launcher.
+cpu_train_stack/launch/mpi/ssh.py reads them in /run/keys. On a local cluster, node-N/ is mounted in node N, and
+launcher/ in the launcher. On hosts, the keys are only in the layers of the containers.
 """
 
+import io
 import os
 import shutil
-from collections.abc import Sequence
+import tarfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -39,6 +42,21 @@ def files(hosts: Sequence[str], port: int) -> tuple[dict[str, str], list[dict[st
         # "restrict": no forwarding and no terminal, even if the server allows them.
         servers.append({"ssh_host_ed25519_key": key, "authorized_keys": f"restrict {user_public}\n"})
     return {"id_ed25519": user, "known_hosts": known}, servers
+
+
+def archive(own: Mapping[str, str], uid: int, gid: int) -> bytes:
+    """For `docker cp`: run/keys, which only the container's user can read, and etc/passwd with that user, for ssh."""
+    result = io.BytesIO()
+    with tarfile.open(fileobj=result, mode="w") as tar:
+        folder = tarfile.TarInfo("run/keys")
+        folder.type, folder.mode, folder.uid, folder.gid = tarfile.DIRTYPE, 0o700, uid, gid
+        tar.addfile(folder)
+        owned = [(f"run/keys/{name}", text, 0o600, uid, gid) for name, text in own.items()]
+        for name, text, mode, user, group in [*owned, ("etc/passwd", USERS.format(uid=uid, gid=gid), 0o644, 0, 0)]:
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode, entry.uid, entry.gid = len(text.encode()), mode, user, group
+            tar.addfile(entry, io.BytesIO(text.encode()))
+    return result.getvalue()
 
 
 def generate(spec: ClusterSpec, folder: Path) -> None:

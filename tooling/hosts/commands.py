@@ -150,7 +150,7 @@ def _create_for_mpirun(job: Job, index: int, places: Sequence[Place]) -> str:
 
 
 def put_keys(container: str) -> str:
-    """Unpack an archive of tooling.hosts.keys into a container that has not been started."""
+    """Unpack an archive of tooling.cluster.keys into a container that has not been started."""
     return f"docker cp - {shlex.quote(container)}:/"
 
 

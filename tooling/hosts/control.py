@@ -1,5 +1,6 @@
-"""`./inv logs`, `status` and `stop` for jobs on hosts."""
+"""`./inv logs`, `status`, `watch` and `stop` for jobs on hosts."""
 
+import os
 import shutil
 import sys
 import time
@@ -16,11 +17,14 @@ from tooling.basis.errors import UsageError, mistakes
 from tooling.basis.say import say
 from tooling.cluster.follow import copy_lines, copy_log, lines
 from tooling.cluster.nodes import GONE, Node
-from tooling.engine.ssh import Remote, connect, each
+from tooling.engine.ssh import FAILED, Remote, connect, each
 from tooling.hosts import commands, container, record
 from tooling.hosts.record import Record
 
 _POLL_SECONDS = 0.2
+_KILLED = 137  # the exit code of a command in a container that ends
+# Leave the alternate screen and show the cursor, if the command cannot: its container or the connection ended.
+_RESTORE = b"\x1b[?1049l\x1b[?25h\x1b[0m\r\n"
 
 
 def logs(job: Record, follow: bool) -> None:
@@ -70,6 +74,33 @@ def status(job: Record) -> list[tuple[str, str, str]]:
             raise UsageError("\n".join(failures))
         pairs = list(zip(remotes, job.containers, strict=True))
         return each(pairs, lambda pair: (pair[0].name, pair[1], _state(*pair)), names)
+
+
+def watch(job: Record) -> None:
+    """Show the job until it ends, with `entrypoint watch` in the first host's container.
+
+    Raises Exit with the exit code of that command.
+    """
+    if not record.runs(job):
+        how = f" with exit code {job.exit_code}" if job.ended else ""
+        raise UsageError(
+            f"job {job.name} has ended{how}, expected a running job: ./inv logs --name {job.name} shows its output"
+        )
+    terminal = all(map(os.isatty, (0, 1))) and os.environ.get("TERM", "dumb") != "dumb"
+    with ExitStack() as stack:
+        remotes, failures = connect(job.hosts[:1], stack)
+        if failures:
+            raise UsageError("\n".join(failures))
+        code = remotes[0].show(commands.watch(job.containers[0], terminal), terminal)
+    if terminal and code in (FAILED, _KILLED):
+        sys.stdout.buffer.write(_RESTORE)
+        sys.stdout.flush()
+    if code == FAILED:
+        raise UsageError(f"{job.hosts[0].name}: the connection has ended: run ./inv watch again")
+    if code == _KILLED:
+        say(f"job {job.name} has ended: ./inv logs --name {job.name} shows its output")
+    elif code:
+        raise Exit(code=code)
 
 
 def stop(job: Record) -> None:

@@ -15,9 +15,10 @@ from cpu_train_stack import contract
 from tooling.basis.errors import UsageError
 from tooling.basis.files import LockedError, locked
 from tooling.basis.say import say
+from tooling.cluster import keys
 from tooling.cluster.wait import GRACE_SECONDS, STUCK_EXIT_CODE
 from tooling.engine.ssh import Remote, RemoteError, connect, each
-from tooling.hosts import checks, commands, container, control, keys, record
+from tooling.hosts import checks, commands, container, control, record
 from tooling.hosts.container import End
 from tooling.hosts.job import Job, Place, forwarded_values, placeholder
 from tooling.hosts.keeper import Keeper
@@ -135,7 +136,7 @@ def _keepers(job: Job, remotes: Sequence[Remote], events: queue.Queue[End]) -> l
 
 def _start(job: Job, remotes: Sequence[Remote], places: Sequence[Place], values: bytes) -> None:
     """Create all containers, then start them."""
-    archives = keys.make(job, places) if job.mpirun else []
+    archives = _keys(job, places) if job.mpirun else []
     names = [remote.name for remote in remotes]
 
     def create(index: int) -> None:
@@ -150,6 +151,13 @@ def _start(job: Job, remotes: Sequence[Remote], places: Sequence[Place], values:
 
     each(range(len(remotes)), create, names)
     each(range(len(remotes)), start, names)
+
+
+def _keys(job: Job, places: Sequence[Place]) -> list[bytes]:
+    """An archive for each host, with the host's key. The first also has the user's key."""
+    client, servers = keys.files([place.address for place in places], job.ssh_port)
+    servers[0] |= client
+    return [keys.archive(own, int(place.uid), int(place.gid)) for place, own in zip(places, servers, strict=True)]
 
 
 def _wait(remote: Remote, name: str, events: queue.Queue[End]) -> None:

@@ -25,7 +25,7 @@ from tooling.cluster import up as cluster_up
 from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.nodes import Node
 from tooling.engine.ssh import Done, Remote
-from tooling.hosts import commands, keys, record
+from tooling.hosts import commands, launch, record
 from tooling.hosts.job import Place, placeholder
 from tooling.hosts.output import Output
 
@@ -113,7 +113,7 @@ def test_a_forwarded_value_is_read_from_stdin_and_never_in_the_command() -> None
 
 
 def test_every_host_has_its_own_key_and_only_the_first_can_log_in() -> None:
-    archives = keys.make(job(launcher="mpirun"), PLACES)
+    archives = launch._keys(job(launcher="mpirun"), PLACES)
     found = []
     for archive in archives:
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:

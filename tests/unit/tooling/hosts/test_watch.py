@@ -12,8 +12,7 @@ from invoke.exceptions import Exit
 
 from tests.unit.tooling.hosts.host_jobs import job
 from tooling.basis.errors import UsageError
-from tooling.engine import ssh
-from tooling.hosts import commands, record, watch
+from tooling.hosts import commands, control, record
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -47,7 +46,7 @@ def connected(host: Host, monkeypatch: pytest.MonkeyPatch, terminal: bool) -> No
         assert [one.name for one in hosts] == ["alpha"]
         return [host], []
 
-    monkeypatch.setattr(ssh, "connect", connect)
+    monkeypatch.setattr(control, "connect", connect)
     monkeypatch.setattr(os, "isatty", lambda _number: terminal)
     monkeypatch.setenv("TERM", "xterm")
 
@@ -59,7 +58,7 @@ def test_the_first_host_is_asked_and_its_exit_code_is_passed_on(
     mine, host = record.of(job(), detached=True), Host(2)
     connected(host, monkeypatch, terminal)
     with pytest.raises(Exit) as raised:
-        watch.watch(mine)
+        control.watch(mine)
     assert raised.value.code == 2
     assert host.started == [(commands.watch(mine.containers[0], terminal), terminal)]
 
@@ -69,9 +68,9 @@ def test_a_job_that_has_ended_cannot_be_watched(tmp_path: Path, monkeypatch: pyt
     mine = record.of(job(), detached=True)
     fix = r", expected a running job: \./inv logs --name one shows its output$"
     with pytest.raises(UsageError, match=f"^job one has ended with exit code 0{fix}"):
-        watch.watch(replace(mine, exit_code=0))
+        control.watch(replace(mine, exit_code=0))
     with pytest.raises(UsageError, match=f"^job one has ended{fix}"):
-        watch.watch(replace(mine, detached=False))  # its ./inv launch was killed
+        control.watch(replace(mine, detached=False))  # its ./inv launch was killed
 
 
 @pytest.mark.parametrize("code", [255, 137], ids=["the connection broke", "the container ended"])
@@ -80,5 +79,5 @@ def test_a_broken_view_leaves_a_usable_terminal(
 ) -> None:
     connected(Host(code), monkeypatch, terminal=True)
     with pytest.raises(UsageError, match="alpha: the connection has ended: run") if code == 255 else nullcontext():
-        watch.watch(record.of(job(), detached=True))
+        control.watch(record.of(job(), detached=True))
     assert capfdbinary.readouterr().out.startswith(b"\x1b[?1049l\x1b[?25h")
