@@ -45,7 +45,7 @@ def files(hosts: Sequence[str], port: int) -> tuple[dict[str, str], list[dict[st
 
 
 def archive(own: Mapping[str, str], uid: int, gid: int) -> bytes:
-    """For `docker cp`: run/keys, which only the container's user can read, and etc/passwd with that user, for ssh."""
+    """For `docker cp`: run/keys, readable for its user only, and etc/passwd with that user, for ssh."""
     result = io.BytesIO()
     with tarfile.open(fileobj=result, mode="w") as tar:
         folder = tarfile.TarInfo("run/keys")
