@@ -16,7 +16,7 @@ for word; do
   esac
 done
 while [ "$1" != -- ]; do shift; done
-exec sh -c "$3"
+exec sh -c "exec $3"
 """
 
 

@@ -60,9 +60,13 @@ def test_the_users_own_connection_and_time_limit_are_used(fake: FakeSsh) -> None
     assert "-oConnectTimeout=77" in fake.calls[-1]
 
 
+# As ssh ends after SIGTERM.
+ENDED = "trap 'exit 255' TERM; echo said; sleep 20 & wait"
+
+
 @pytest.mark.parametrize(
     ("command", "closed", "times"),
-    [("echo said", False, 0), ("echo said; exit 255", False, 1), ("echo said; sleep 20", True, 0)],
+    [("echo said", False, 0), ("echo said; exit 255", False, 1), (ENDED, True, 0)],
     ids=["it ends", "the connection breaks", "closed"],
 )
 def test_a_stream_reports_that_the_connection_broke(fake: FakeSsh, command: str, closed: bool, times: int) -> None:
