@@ -8,11 +8,15 @@ import hashlib
 import json
 import os
 import re
+import sys
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import docker
+import docker.api.client
 from docker.context.config import get_current_context_name
 from docker.errors import TLSParameterError
 from docker.tls import TLSConfig
@@ -51,6 +55,8 @@ def connect(
     )  # a socket and ssh need no TLS
     # The user's ssh with its configuration, keys and known hosts, as for the command line.
     by_ssh = endpoint.startswith("ssh:")
+    if by_ssh:
+        _import_ssh()
     try:
         return docker.DockerClient(base_url=endpoint, timeout=timeout, tls=tls or False, use_ssh_client=by_ssh)
     except ValueError as error:  # such as an invalid port
@@ -58,6 +64,16 @@ def connect(
         raise UsageError(
             f"{shown} is not an address of an engine: {error}: correct DOCKER_HOST, or the context"
         ) from None
+
+
+def _import_ssh() -> None:
+    """Import docker's adapter for ssh. It imports paramiko, but uses it only without the user's ssh."""
+    if "paramiko" not in sys.modules:
+        sys.modules["paramiko"] = ModuleType("paramiko")
+        try:
+            vars(docker.api.client)["SSHHTTPAdapter"] = import_module("docker.transport.sshconn").SSHHTTPAdapter
+        finally:
+            del sys.modules["paramiko"]
 
 
 def wants_tls(environ: Mapping[str, str]) -> bool:
