@@ -152,21 +152,24 @@ class Machines:
         return self.shared / "commands"
 
     def configure(self, extra: Mapping[str, str], changed: Sequence[str] = ()) -> None:
-        """Writes ~/.ssh. gamma is behind alpha. `extra`: hosts that are down. `changed`: known by another key."""
+        """Writes ~/.ssh. gamma is behind alpha, and the key of beta has another name.
+
+        `extra`: hosts that are down. `changed`: known by another key.
+        """
         entries = []
         for one in self.hosts.values():
-            jump = "  ProxyJump alpha\n" if one.name == "gamma" else ""
-            entries.append(f"Host {one.name}\n  HostName {one.address}\n  Port {one.port}\n{jump}")
+            own = {"beta": "  HostKeyAlias key-of-beta\n", "gamma": "  ProxyJump alpha\n"}.get(one.name, "")
+            entries.append(f"Host {one.name}\n  HostName {one.address}\n  Port {one.port}\n{own}")
         entries += [f"Host {name}\n  HostName {address}\n" for name, address in extra.items()]
         files = {"IdentityFile": "id_ed25519", "UserKnownHostsFile": "known_hosts"}
         entries.append(f"Host *\n  User {USER}\n  ConnectTimeout 5\n")
         entries += [f"  {key} {self.home}/.ssh/{name}\n" for key, name in files.items()]
         (self.home / ".ssh" / "config").write_text("".join(entries))
-        known = [
-            f"[{one.address}]:{one.port} {pair()[1] if one.name in changed else one.key}\n"
-            for one in self.hosts.values()
-        ]
-        (self.home / ".ssh" / "known_hosts").write_text("".join(known))
+        known = ""
+        for one in self.hosts.values():
+            name = "key-of-beta" if one.name == "beta" else f"[{one.address}]:{one.port}"
+            known += f"{name} {pair()[1] if one.name in changed else one.key}\n"
+        (self.home / ".ssh" / "known_hosts").write_text(known)
 
     def wait(self) -> None:
         """Waits until every sshd listens."""
