@@ -11,12 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-from docker import DockerClient
-from docker.errors import APIError
-from docker.models.networks import Network
-from docker.types import NetworkingConfig
+from typing import TYPE_CHECKING, Any
 
 from tooling.basis import yaml
 from tooling.basis.errors import EngineLostError, UsageError
@@ -26,8 +21,12 @@ from tooling.cluster import compose
 from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.nodes import PROJECT_LABEL, SERVICE_LABEL, detect_lost_engine
 from tooling.cluster.spec import ContainerSpec, host_config
-from tooling.engine import docker, find, podman
+from tooling.engine import docker, failures, find, podman
 from tooling.engine.client import connect
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+    from docker.models.networks import Network
 
 STOP_SECONDS = 5
 # On a machine that is very busy, an engine starts a container in minutes.
@@ -54,14 +53,14 @@ def start(spec: ClusterSpec, parts: Mapping[str, ContainerSpec], file: Path, end
                 return _start(client, project, spec.offline, adapted)
             _compose_up(project, file)
             _check_networks(client, project, spec.offline)
-        except (APIError, UsageError):
+        except (failures.APIError, UsageError):
             for image in {part.image for part in parts.values()}:
                 docker.read_image_at(endpoint, image)  # raises UsageError if the image was removed meanwhile
             raise
         return _containers(client, project)
 
 
-def _start(client: DockerClient, project: str, offline: bool, parts: Mapping[str, ContainerSpec]) -> list[str]:
+def _start(client: "DockerClient", project: str, offline: bool, parts: Mapping[str, ContainerSpec]) -> list[str]:
     name = f"{project}_cluster"
     client.networks.create(name, internal=offline, labels={**compose.LABELS, PROJECT_LABEL: project})
     created = [_create(client, project, key, part, name) for key, part in parts.items()]
@@ -103,7 +102,7 @@ def remove(project: str, endpoint: str) -> None:
             try:
                 with _removed_meanwhile():
                     network.remove()
-            except APIError:
+            except failures.APIError:
                 say(f"warning: {_use(network)}: disconnect them, and run ./inv down")
 
 
@@ -113,23 +112,23 @@ def projects_of_networks(endpoint: str) -> set[str]:
         return {str(network.attrs["Labels"][PROJECT_LABEL]) for network in _networks(client)}
 
 
-def _networks(client: DockerClient, project: str = "") -> list[Network]:
+def _networks(client: "DockerClient", project: str = "") -> "list[Network]":
     """The networks of a project, or of every project. Compose also uses one of its name with other labels."""
     found = client.networks.list(filters={"label": f"{PROJECT_LABEL}={project}" if project else PROJECT_LABEL})
     named = client.networks.list(names=[f"{project}_cluster"]) if project else []
     return [*found, *(one for one in named if one.name == f"{project}_cluster" and one not in found)]
 
 
-def _use(network: Network) -> str:
+def _use(network: "Network") -> str:
     """Who keeps the network: a container that ./inv did not start."""
-    with suppress(APIError):
+    with suppress(failures.APIError):
         network.reload()
     names = [str(one.get("Name")) for one in (network.attrs.get("Containers") or {}).values()]
     users = ", ".join(names) or "containers"
     return f"network {network.name} of an earlier cluster is used by {users}"
 
 
-def _check_networks(client: DockerClient, project: str, internal: bool) -> None:
+def _check_networks(client: "DockerClient", project: str, internal: bool) -> None:
     for network in _networks(client, project):
         if bool(network.attrs.get("Internal")) != internal:
             raise UsageError(f"network {network.name} is not as --offline asks: run ./inv down, and start again")
@@ -177,7 +176,9 @@ def adapt(spec: ContainerSpec, info: Mapping[str, Any], endpoint: str) -> Contai
     return replace(spec, **changes)
 
 
-def _create(client: DockerClient, project: str, name: str, spec: ContainerSpec, network: str) -> str:
+def _create(client: "DockerClient", project: str, name: str, spec: ContainerSpec, network: str) -> str:
+    from docker.types import NetworkingConfig
+
     host = client.api.create_host_config(network_mode=network, **host_config(spec))
     if spec.userns_mode:
         host["UsernsMode"] = spec.userns_mode  # docker-py knows Docker's modes only
@@ -201,14 +202,14 @@ def _create(client: DockerClient, project: str, name: str, spec: ContainerSpec, 
     return str(created["Id"])
 
 
-def _containers(client: DockerClient, project: str) -> list[str]:
+def _containers(client: "DockerClient", project: str) -> list[str]:
     found = client.api.containers(all=True, filters={"label": f"{PROJECT_LABEL}={project}"})
     return [container["Id"] for container in found]
 
 
-def _stop(client: DockerClient, containers: Iterable[str]) -> None:
+def _stop(client: "DockerClient", containers: Iterable[str]) -> None:
     def stop(container: str) -> None:
-        with suppress(APIError):  # it has ended, or is paused: removing it kills it
+        with suppress(failures.APIError):  # it has ended, or is paused: removing it kills it
             client.api.stop(container, timeout=STOP_SECONDS)
 
     _at_once(stop, containers)
@@ -224,17 +225,17 @@ def _removed_meanwhile() -> Iterator[None]:
     """Ignores that another command has removed, or is removing, the object."""
     try:
         yield
-    except APIError as error:
+    except failures.APIError as error:
         if error.status_code not in (404, 409):
             raise
 
 
 @contextmanager
-def _connected(endpoint: str) -> Iterator[DockerClient]:
+def _connected(endpoint: str) -> "Iterator[DockerClient]":
     """A client of the engine. Raises EngineLostError, or UsageError with the engine's message."""
     try:
         with detect_lost_engine(endpoint), closing(connect(endpoint, ANSWER_SECONDS)) as client:
             yield client
-    except APIError as error:
+    except failures.APIError as error:
         message = " ".join(str(error.explanation or error).split())
         raise UsageError(f"the engine at {endpoint} refused the cluster: {message}") from None

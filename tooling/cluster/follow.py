@@ -12,18 +12,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
-
-from docker import DockerClient
-from docker.errors import APIError
-from docker.models.containers import Container
-from urllib3.exceptions import HTTPError
+from typing import TYPE_CHECKING, BinaryIO
 
 from cpu_train_stack.cli.printable import output_line
 from tooling.basis.paths import shown
 from tooling.basis.say import say
 from tooling.cluster.nodes import PROJECT_LABEL, SERVICE_LABEL, detect_lost_engine
+from tooling.engine import failures
 from tooling.engine.client import connect
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+    from docker.models.containers import Container
 
 # After the job, wait at most this long for further lines, and for a terminal that takes none.
 END_SECONDS = 10.0
@@ -171,7 +171,7 @@ def copy(endpoint: str, project: str, terminal: BinaryIO, *, follow: bool = Fals
             copy_lines([_lines(container, _output(container, over)) for container in containers], terminal)
             return
         for container in containers:
-            with suppress(APIError):  # the container was removed, or its engine keeps no output
+            with suppress(failures.APIError):  # the container was removed, or its engine keeps no output
                 output = _lines(container, container.logs(stream=True, follow=False))
                 terminal.writelines(map(shown_on(terminal), output))
 
@@ -236,15 +236,15 @@ def lines(name: str, chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield prefix + rest + b"\n"
 
 
-def _containers(client: DockerClient, project: str) -> list[Container]:
+def _containers(client: "DockerClient", project: str) -> "list[Container]":
     return list(client.containers.list(all=True, filters={"label": f"{PROJECT_LABEL}={project}"}))
 
 
-def _lines(container: Container, chunks: Iterable[bytes]) -> Iterator[bytes]:
+def _lines(container: "Container", chunks: Iterable[bytes]) -> Iterator[bytes]:
     return lines(container.labels[SERVICE_LABEL], chunks)
 
 
-def _output(container: Container, over: threading.Event) -> Iterator[bytes]:
+def _output(container: "Container", over: threading.Event) -> Iterator[bytes]:
     """The output of a container until its end. A lost engine is tried again until `over`."""
     lost = False
 
@@ -253,9 +253,9 @@ def _output(container: Container, over: threading.Event) -> Iterator[bytes]:
         try:
             yield from container.logs(stream=True, follow=True)
             lost = False
-        except APIError:
+        except failures.APIError:
             raise
-        except (OSError, HTTPError):
+        except (OSError, failures.HTTPError):
             lost = True
 
     def goes_on() -> bool:
@@ -263,13 +263,13 @@ def _output(container: Container, over: threading.Event) -> Iterator[bytes]:
             container.reload()
             if not lost and container.status not in ("running", "paused"):
                 return False
-        except APIError:
+        except failures.APIError:
             raise
-        except (OSError, HTTPError):
+        except (OSError, failures.HTTPError):
             pass  # the engine is lost: try again
         return not over.wait(AGAIN_SECONDS)
 
-    with suppress(APIError):  # the container was removed; wait.until_end reports its end
+    with suppress(failures.APIError):  # the container was removed; wait.until_end reports its end
         yield from unrepeated(read, goes_on)
 
 

@@ -11,9 +11,6 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-
 from cpu_train_stack import contract
 from tooling.cluster import users
 from tooling.cluster.compose import LAUNCHER, ClusterSpec
@@ -26,6 +23,10 @@ trainer:x:{uid}:{gid}::/tmp:/bin/sh
 
 def pair() -> tuple[str, str]:
     """A private and a public ed25519 key in OpenSSH's format."""
+    # Here, because most commands make no keys.
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)

@@ -5,13 +5,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-import requests
-from docker.errors import APIError, DockerException, NotFound
-
 from cpu_train_stack import contract
 from tooling.basis.errors import EngineLostError
 from tooling.cluster.compose import PROJECT_PREFIX
-from tooling.engine import api
+from tooling.engine import api, failures
 from tooling.engine.client import connect
 
 PROJECT_LABEL = "com.docker.compose.project"
@@ -82,7 +79,7 @@ def read(endpoint: str, project: str | None = None) -> list[Node]:
         for container in containers:
             try:
                 container.reload()
-            except NotFound:
+            except failures.NotFound:
                 continue
             seen.append(_node(container.attrs, container.labels))
         return sorted(seen, key=lambda node: node.name)
@@ -93,9 +90,9 @@ def detect_lost_engine(endpoint: str) -> Iterator[None]:
     """Converts a failure to reach the engine into EngineLostError. The engine's own errors reach the caller."""
     try:
         yield
-    except APIError:
+    except failures.APIError:
         raise
-    except (DockerException, requests.RequestException) as error:
+    except (failures.DockerException, failures.RequestException) as error:
         raise EngineLostError(f"the engine at {endpoint} does not answer: {_cause(error)}") from error
 
 

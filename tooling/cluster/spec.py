@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import docker.types
-
 # The period of a CPU quota: a container that has used its quota waits for the next period. 100 ms is the kernel's
 # default. With 10 ms, nodes with 0.15 of a core computed 15% less and waited for each other longer, see
 # docs/benchmarks.md.
@@ -128,7 +126,9 @@ def options(spec: ContainerSpec) -> list[str]:
 
 def host_config(spec: ContainerSpec) -> dict[str, Any]:
     """The arguments of docker-py's create_host_config, except for the network and the user namespace."""
-    mounts = (docker.types.Mount(one.target, str(one.source), "bind", one.read_only) for one in spec.volumes)
+    from docker import types
+
+    mounts = (types.Mount(one.target, str(one.source), "bind", one.read_only) for one in spec.volumes)
     given = {_HOST_CONFIG[name]: value for name, value in _properties(spec).items() if name in _HOST_CONFIG}
     return {
         **given,

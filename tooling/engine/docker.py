@@ -9,13 +9,12 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
-from docker.errors import NotFound
-
 from tooling.basis import identity, signals
 from tooling.basis.errors import UsageError
 from tooling.basis.files import locked
 from tooling.basis.paths import CACHE
 from tooling.basis.say import last_line, say
+from tooling.engine import failures
 from tooling.engine.client import connect
 
 PREFIX = f"cts-once-{identity.IDENTITY}-"
@@ -116,7 +115,7 @@ def find_image_at(endpoint: str, reference: str) -> LocalImage | None:
     with closing(connect(endpoint)) as client:
         try:
             return _local_image(client.images.get(reference).attrs)
-        except NotFound:
+        except failures.NotFound:
             return None
 
 

@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from docker.errors import DockerException
-
 from cpu_train_stack.machine.files import parse_json
 from tooling.basis.errors import UsageError
+from tooling.engine import failures
 from tooling.engine.client import connect, wants_tls
 
 DEFAULT_ENDPOINT = "unix:///var/run/docker.sock"
@@ -127,7 +126,7 @@ def _ask_engine(endpoint: str, environ: Mapping[str, str]) -> tuple[EngineFacts 
     try:
         client = connect(endpoint, timeout=int(ANSWER_SECONDS), environ=environ)
         return parse_engine(client.info()), None
-    except (DockerException, UsageError, OSError) as error:
+    except (failures.DockerException, UsageError, OSError) as error:
         return None, _one_line(str(error))
 
 

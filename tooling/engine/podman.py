@@ -12,13 +12,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import requests
-from docker.errors import DockerException
-
 from tooling.basis.errors import UsageError
 from tooling.basis.files import locked
 from tooling.basis.paths import CACHE, shown
 from tooling.basis.say import last_line, say
+from tooling.engine import failures
 from tooling.engine.client import connect
 from tooling.engine.find import EngineHost
 
@@ -60,7 +58,7 @@ def answering(endpoint: str) -> dict[str, Any] | None:
     try:
         with closing(connect(endpoint, timeout=ANSWER_SECONDS)) as client:
             info: dict[str, Any] = client.info()
-    except (DockerException, UsageError, requests.RequestException, OSError):
+    except (failures.DockerException, UsageError, failures.RequestException, OSError):
         return None
     return info if is_podman(info) else None
 

@@ -9,21 +9,20 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path, PurePosixPath
-from typing import IO, Annotated, Any, cast
-
-import requests
-from docker import DockerClient
-from docker.errors import DockerException
+from typing import IO, TYPE_CHECKING, Annotated, Any, cast
 
 from cpu_train_stack.machine.files import MOST_BYTES, parse_json
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
-from tooling.engine import docker
+from tooling.engine import docker, failures
 from tooling.engine.api import Engine
 from tooling.engine.client import connect
 from tooling.engine.docker import LocalImage
 from tooling.image.build import Image
 from tooling.pins.pin import Pin
+
+if TYPE_CHECKING:
+    from docker import DockerClient
 
 ImageOption = Annotated[
     str | None,
@@ -60,7 +59,7 @@ def fetch(image: str, engine: Engine) -> Image:
     names = _ids(Path(image)) if _is_file(image) else (image,)
     try:
         found = _find(names, engine) or _find((*names, *_get(image, engine)), engine)
-    except (DockerException, requests.RequestException, *_DAMAGED) as error:
+    except (failures.DockerException, failures.RequestException, *_DAMAGED) as error:
         reason = " ".join(str(getattr(error, "explanation", None) or error).split())
         raise UsageError(
             f"--image {image}: {engine.name} does not have it, and failed to get it: {reason}: check the name, or "
@@ -192,11 +191,11 @@ def _json(archive: tarfile.TarFile, name: str) -> Any:
     return parse_json(member.read(MOST_BYTES).decode()) if member else None
 
 
-def _pull(client: DockerClient, image: str) -> None:
+def _pull(client: "DockerClient", image: str) -> None:
     """Raises DockerException with the registry's message, which podman sends after the status 200."""
     for line in client.api.pull(image, stream=True, decode=True):
         if "error" in line:
-            raise DockerException(line["error"])
+            raise failures.DockerException(line["error"])
 
 
 def _image(found: LocalImage, tag: str) -> Image:

@@ -13,12 +13,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-import requests
-from docker.errors import APIError, DockerException, NotFound
-
 from tooling.basis.errors import UsageError
 from tooling.basis.say import say
-from tooling.engine import docker
+from tooling.engine import docker, failures
 from tooling.engine.client import connect
 
 # The engine tries each layer five times, with pauses of 5 to 20 seconds, and reports progress every second.
@@ -94,7 +91,7 @@ class Registry:
         with self._explained(f"looking up {self.target}:{tag}"):
             try:
                 return str(self.client.images.get_registry_data(f"{self.target}:{tag}").id)
-            except NotFound:
+            except failures.NotFound:
                 return None
 
     def push(self, image_id: str, tag: str, *, moving: bool = False) -> str:
@@ -140,7 +137,7 @@ class Registry:
         with self._explained(f"pulling {reference}"):
             try:
                 found = self.client.images.get(reference).id
-            except NotFound:
+            except failures.NotFound:
                 found = self.client.images.pull(reference).id
                 if found != image_id:
                     docker.remove_image(reference)
@@ -168,7 +165,7 @@ class Registry:
         try:
             for line in lines:
                 if "error" in line:
-                    raise DockerException(line["error"])
+                    raise failures.DockerException(line["error"])
                 if ended := _PUSHED.fullmatch(str(line.get("status"))):
                     digest = ended[1]
                 progress.see(line)
@@ -185,18 +182,17 @@ class Registry:
         if existing and digest and existing != digest:
             raise self._taken(tag, existing)
         if digest is None:
-            raise DockerException("the push ended without a digest")
+            raise failures.DockerException("the push ended without a digest")
         return digest
 
     @contextmanager
     def _explained(self, doing: str) -> Iterator[None]:
         try:
             yield
-        except (DockerException, requests.RequestException) as error:
-            reason = error.explanation if isinstance(error, APIError) and error.explanation else str(error)
-            reason = " ".join(str(reason).split())
+        except (failures.DockerException, failures.RequestException) as error:
+            reason = " ".join(str(getattr(error, "explanation", None) or error).split())
             meaning = next((meaning for needle, meaning in _CAUSES if needle in reason), None)
-            if isinstance(error, requests.Timeout):
+            if isinstance(error, failures.Timeout):
                 meaning = f"no response for {SILENCE_SECONDS} s: check the network"
             why = meaning.format(host=self.target.host) if meaning else "unexpected error"
             raise UsageError(f"{doing}: {self.target.host}: {why} ({reason})") from None
