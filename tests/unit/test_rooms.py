@@ -127,6 +127,7 @@ def imports(path: Path) -> tuple[str, ...]:
     return tuple(found)
 
 
+@cache
 def room_of(module: str) -> str:
     """tooling.bench.train.run -> bench.train. A module directly in a package has room ""."""
     parts = module.split(".")

@@ -1,4 +1,4 @@
-"""The entrypoint's dispatch, in real processes. There is no torch here: what answers has not imported it."""
+"""The entrypoint's dispatch, in processes of its own. There is no torch here: what answers has not imported it."""
 
 from __future__ import annotations
 
@@ -14,23 +14,20 @@ from pathlib import Path
 import pytest
 
 from cpu_train_stack.plan import command as plan
+from tests.forks import forks
 from tests.unit.entrypoints import ROOT
 from tests.unit.entrypoints import launcher_environments as recorded
+
+# What most of the commands here import.
+_MODULES = ("cpu_train_stack.launch.agent", "cpu_train_stack.plan.command", "cpu_train_stack.rank.start")
 
 
 def entrypoint(
     *argv: str, env: dict[str, str] | None = None, cwd: Path = ROOT
 ) -> subprocess.CompletedProcess[str]:
+    """The end of a fork that runs the command."""
     environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **(env or {})}
-    return subprocess.run(
-        [sys.executable, "-m", "cpu_train_stack", *argv],
-        env=environ,
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    return forks(_MODULES, ROOT).run(["-m", "cpu_train_stack", *argv], cwd, environ)
 
 
 def one_error_line(done: subprocess.CompletedProcess[str], code: int = 2) -> str:
@@ -91,21 +88,17 @@ def test_a_reader_that_closes_the_pipe_early_gets_no_traceback() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as closed:
-        argv = [sys.executable, "-m", "cpu_train_stack", "plan"]
-        done = subprocess.run(argv, cwd=ROOT, stdout=closed, stderr=subprocess.PIPE, check=False, timeout=60)
-    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+        done = forks(_MODULES, ROOT).run(["-m", "cpu_train_stack", "plan"], ROOT, stdout=closed)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
 @pytest.mark.parametrize("argv", [["--help"], ["plan"], ["plan", "--help"]], ids=" ".join)
 def test_a_full_disk_is_one_line(argv: list[str]) -> None:
-    command, environ = [sys.executable, "-m", "cpu_train_stack", *argv], {"PATH": os.environ["PATH"]}
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            command, env=environ, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, check=False, timeout=60
+        done = forks(_MODULES, ROOT).run(
+            ["-m", "cpu_train_stack", *argv], ROOT, {"PATH": os.environ["PATH"]}, full
         )
-    line = (
-        b"error: cannot write the result (No space left on device): free some space, and run the command again\n"
-    )
+    line = "error: cannot write the result (No space left on device): free some space, and run the command again\n"
     assert (done.returncode, done.stderr) == (2, line)
 
 
@@ -176,8 +169,10 @@ def test_plan_preloads_nothing_into_itself() -> None:
 @pytest.mark.parametrize("name", ["json", "pathlib", "argparse", "subprocess", "dataclasses"])
 def test_files_in_the_current_folder_do_not_hide_libraries(tmp_path: Path, name: str) -> None:
     (tmp_path / f"{name}.py").write_text("raise SystemExit(9)")
-    done = entrypoint("plan", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    argv = [sys.executable, "-m", "cpu_train_stack", "plan"]
+    done = subprocess.run(argv, env=environ, cwd=tmp_path, capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 # Bad usage

@@ -11,11 +11,16 @@ from pathlib import Path
 import pip
 import pytest
 
+from tests.forks import Forks
 from tooling.basis.paths import ROOT
 
 PRINTER = """
 import json, os, sys
-print(json.dumps({"argv": sys.argv[1:], "inv_cwd": os.environ["INV_CWD"], "prefix": sys.prefix}))
+if "--streams" in sys.argv:
+    with open(sys.argv[-1], "w") as file:
+        json.dump([os.readlink(f"/proc/self/fd/{number}") for number in range(3)], file)
+else:
+    print(json.dumps({"argv": sys.argv[1:], "inv_cwd": os.environ["INV_CWD"], "prefix": sys.prefix}))
 """
 # A `python3` whose environments share the pip of the tests, because `python -m venv` takes seconds to install pip.
 QUICK_PYTHON = f"""#!/bin/sh
@@ -87,6 +92,17 @@ def test_arguments_are_passed_on_unchanged(ready: Checkout) -> None:
     assert json.loads(ready.run(*argv)[1])["argv"] == argv
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_empty_ones(ready: Checkout, closed: str, tmp_path: Path) -> None:
+    """Otherwise, a file that is opened next would take the place of one."""
+    argv = ["bash", "-c", f"'{ready.root / 'inv'}' --streams '{tmp_path / 'found'}' {closed}"]
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    found = json.loads((tmp_path / "found").read_text())
+    expected = [os.devnull if sign in f" {closed}" else "pipe" for sign in (" >&-", " 2>&-")]
+    assert [name.partition(":")[0] for name in found] == [os.devnull, *expected]
+
+
 def test_the_users_folder_is_passed_on_through_a_symlink(ready: Checkout, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(ready.root / "inv")
@@ -118,7 +134,7 @@ def test_variables_of_another_python_do_not_change_the_environment(tmp_path: Pat
     assert json.loads(out)["prefix"] == str(checkout.root / ".venv")
 
 
-def test_files_that_root_writes_for_containers_are_readable_for_their_user() -> None:
+def test_files_that_root_writes_for_containers_are_readable_for_their_user(python: Forks) -> None:
     code = """
 import atexit, os, runpy, sys
 os.umask(0o077)
@@ -126,7 +142,7 @@ atexit.register(lambda: print(f"{os.umask(0):o}"))
 sys.argv = ["inv", "--list"]
 runpy.run_module("tooling")
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = python.run(["-c", code], ROOT)
     assert done.stdout.splitlines()[-1] == ("22" if os.geteuid() == 0 else "77"), done.stderr
 
 
@@ -141,10 +157,9 @@ def test_an_index_that_does_not_answer_is_named(tmp_path: Path) -> None:
     assert err.splitlines()[-1].startswith("inv: pip failed: check network, proxy")
 
 
-def test_a_current_folder_that_was_deleted_is_one_line(tmp_path: Path) -> None:
+def test_a_current_folder_that_was_deleted_is_one_line(tmp_path: Path, python: Forks) -> None:
     environ = {**os.environ, "INV_CWD": str(tmp_path / "deleted")}
-    argv = [sys.executable, "-m", "tooling", "--list"]
-    done = subprocess.run(argv, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    done = python.run(["-m", "tooling", "--list"], ROOT, environ)
     line = f"{tmp_path}/deleted: No such file or directory: change to a folder that you can read\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 

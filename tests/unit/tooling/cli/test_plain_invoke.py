@@ -13,24 +13,19 @@ import pytest
 from invoke.program import Program
 
 import tasks
-from tests.signals import as_at_a_terminal
+from tests.forks import Forks
 from tests.unit.tooling.cli.program import run
 from tooling.basis.paths import ROOT
 
 NAMES = sorted(tasks.namespace.task_names)
 PUSHED = f"localhost:5000/n@sha256:{'0' * 64}"
-INVOKE = [sys.executable, "-m", "invoke"]
-
-
-def plain(*words: str, where: Path = ROOT) -> tuple[int, str, str]:
-    """Exit code, standard output, standard error of invoke in a folder of the checkout."""
-    done = subprocess.run([*INVOKE, *words], cwd=where, capture_output=True, text=True, timeout=120, check=False)
-    return done.returncode, done.stdout, done.stderr
 
 
 def test_every_task_is_listed_from_any_folder_of_the_checkout() -> None:
-    code, out, err = plain("--list", where=ROOT / "docs")
-    assert (code, err) == (0, "")
+    argv = [sys.executable, "-m", "invoke", "--list"]
+    done = subprocess.run(argv, cwd=ROOT / "docs", capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    out = done.stdout
     assert sorted(re.findall(r"^  ([a-z][a-z.-]*)  ", out, re.MULTILINE)) == NAMES
 
 
@@ -66,14 +61,17 @@ def test_each_tasks_help_has_the_texts_of_inv(name: str, capsys: pytest.CaptureF
         ("compare --folders=/nowhere --folders /nowhere/2", 2),
     ],
 )
-def test_a_task_does_what_it_does_under_inv(typed: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_task_does_what_it_does_under_inv(
+    typed: str, code: int, python: Forks, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = [word.replace("|", " ") for word in typed.split()]
     ours = run(tasks.SECTIONS, words, capsys)
-    assert plain(*words) == ours
+    plain = python.run(["-m", "invoke", *words], ROOT)
+    assert (plain.returncode, plain.stdout, plain.stderr) == ours
     assert (ours[0], bool(ours[1]), ours[2].count("\n")) == (code, code == 0, int(code == 2))
 
 
-def test_a_signal_runs_a_tasks_finally_blocks(tmp_path: Path) -> None:
+def test_a_signal_runs_a_tasks_finally_blocks(tmp_path: Path, python: Forks) -> None:
     """Also: a closed pipe gives no traceback."""
     (tmp_path / "tasks.py").write_text(
         "import time\nfrom tooling.cli.options import task\n\n"
@@ -82,31 +80,14 @@ def test_a_signal_runs_a_tasks_finally_blocks(tmp_path: Path) -> None:
         "    finally:\n        print('torn down', flush=True)\n\n"
         "@task\ndef print_much() -> None:\n    'Print.'\n    print('x' * 1_000_000)\n"
     )
-
-    def start(name: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [*INVOKE, name],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=as_at_a_terminal,
-        )
-
     for number in (signal.SIGINT, signal.SIGTERM):
-        with start("sleep") as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "begun\n"
+        with python.piped(["-m", "invoke", "sleep"], tmp_path) as (process, out, error):
+            assert out.readline() == "begun\n"
             os.kill(process.pid, number)
-            assert process.communicate(timeout=20) == ("torn down\n", "")
-        assert process.returncode == 128 + number
-    with start("print-much") as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        assert process.stderr.read() == ""
-        assert process.wait(timeout=20) == 128 + signal.SIGPIPE
+            assert (process.wait(), out.read(), error.read()) == (128 + number, "torn down\n", "")
+    with python.piped(["-m", "invoke", "print-much"], tmp_path) as (process, out, error):
+        out.close()
+        assert (process.wait(), error.read()) == (128 + signal.SIGPIPE, "")
 
 
 # invoke in a Python that has no other package. `-S` leaves out the folder of installed packages.

@@ -18,14 +18,12 @@ from tooling.pins.pin import Pin
 from tooling.wheels import added, fetch, locks, pip
 
 
-@pytest.fixture
-def row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pin:
-    """A row of two wheels, and an index with them, a newer one and packages that need them."""
-    for name in [name for name in os.environ if name.startswith("PIP_") or name.lower().endswith("_proxy")]:
-        monkeypatch.delenv(name)
-    made = tmp_path / "made"
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The two wheels of a row, beside an index with them, a newer one and packages that need them."""
+    folder = tmp_path_factory.mktemp("wheels")
+    made = folder / "made"
     wheels = [make_wheel(made, "tiny_a", "1.0"), make_wheel(made, "tiny_b", "2.0")]
-    write_lock(tmp_path / "locks", wheels)
     others = [
         make_wheel(made, "fits", "1.0", requires=["tiny-a", "helper"]),
         make_wheel(made, "fits", "2.0", requires=["tiny-a>=2", "helper"]),
@@ -35,11 +33,22 @@ def row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pin:
     ]
     others += [make_wheel(made, "moves_on", f"{number}.0", requires=["tiny-a>=2"]) for number in range(1, 151)]
     others += [make_wheel(made, "moves_on", "0.1")]
-    index = tmp_path / "index"
+    index = folder / "index"
     make_simple_index(index, [*wheels, make_wheel(made, "tiny_a", "2.0"), *others])
     for page in (index / "simple").iterdir():  # every version of a package
         links = "".join(f'<a href="{wheel.name}">{wheel.name}</a>' for wheel in sorted(page.glob("*.whl")))
         (page / "index.html").write_text(f"<!DOCTYPE html>{links}")
+    return wheels
+
+
+@pytest.fixture
+def row(wheels: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pin:
+    """A row of the two wheels, and the index."""
+    for name in [name for name in os.environ if name.startswith("PIP_") or name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    write_lock(tmp_path / "locks", wheels)
+    index = wheels[0].parents[1] / "index"
+    (tmp_path / "index").symlink_to(index)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
     monkeypatch.setenv("PIP_INDEX_URL", (index / "simple").as_uri())
