@@ -65,18 +65,15 @@ class TaskSignature(tasks.Task[Callable[..., None]]):
     """
 
     def __init__(self, body: Callable[..., None], *, words: str = "", **settings: Any) -> None:
-        self.words = words
+        super().__init__(body, positional=(), **settings)
         declared = list(_declared(body))
+        self.words = words
         self.takes_command = any(parameter.name == _COMMAND for parameter in declared)
         self._options = [parameter for parameter in declared if parameter.name != _COMMAND]
-        self.function = body
-        super().__init__(lambda _context, **values: _call(body, values), positional=(), **settings)
-        self.__doc__ = body.__doc__
-        self.__name__ = body.__name__
 
-    def __call__(self, *context: Context, **values: Any) -> Any:
+    def __call__(self, *_context: Context, **values: Any) -> Any:
         with guarded():
-            return super().__call__(*context, **values)
+            return _call(self.body, values)
 
     def get_arguments(self, ignore_unknown_help: bool | None = None) -> list[Argument]:  # noqa: ARG002 - invoke's
         """The options for invoke's parser."""

@@ -190,6 +190,6 @@ def test_every_option_of_the_real_tasks_has_a_help_text() -> None:
         assert len(found.get_arguments()) == len({argument.name for argument in found.get_arguments()})
         for argument in found.get_arguments():
             assert argument.help, f"{found.name} --{argument.name}"
-        for name in inspect.signature(found.function).parameters:
-            hint = get_type_hints(found.function, include_extras=True)[name]
+        for name in inspect.signature(found.body).parameters:
+            hint = get_type_hints(found.body, include_extras=True)[name]
             assert name == "command" or get_origin(hint) is Annotated or is_dataclass(hint), f"{found.name} {name}"

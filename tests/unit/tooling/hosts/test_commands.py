@@ -200,7 +200,7 @@ def test_logs_without_a_name_shows_what_ended_last(
     ended: Callable[[str, int, bool], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def shown() -> tuple[str, str]:
-        tasks_clusters.logs.function()
+        tasks_clusters.logs.body()
         printed = capsys.readouterr()
         return printed.out, printed.err
 
@@ -220,7 +220,7 @@ def test_logs_without_a_name_shows_what_ended_last(
     (cluster.folder_of("cluster-3") / "compose.yaml").touch()  # it did not start
     assert shown() == ("the output of cluster-2\n", said)
     with pytest.raises(UsageError, match=r"^cluster cluster-3 has no log, expected one after its end: it did not"):
-        tasks_clusters.logs.function("cluster-3")
+        tasks_clusters.logs.body("cluster-3")
     capsys.readouterr()
     ended("job-2", 300, True)
     monkeypatch.setattr(nodes, "of_checkout", Mock(side_effect=UsageError("Docker does not answer")))
@@ -241,11 +241,11 @@ def test_watch_without_a_name_names_the_job_that_ended_last(
     with pytest.raises(
         UsageError, match=r"^job job-1 has ended with exit code 0, expected a running job: \./inv logs"
     ):
-        tasks_clusters.watch.function()
+        tasks_clusters.watch.body()
     assert capsys.readouterr().err == "job-1 ended last; choose another one with --name: cluster-1\n"
     ended("cluster-2", 300, False)
     with pytest.raises(UsageError, match=r"^cluster cluster-2 has no output folder to watch"):
-        tasks_clusters.watch.function()
+        tasks_clusters.watch.body()
 
 
 @pytest.mark.parametrize(

@@ -232,5 +232,5 @@ def test_added_packages_are_locked_again_on_top_of_the_lock_that_a_build_uses(
     found: list[str] = []
     monkeypatch.setattr(locks, "write", lambda pin: found.append(pin.name))
     monkeypatch.setattr(added, "lock", lambda pin: found.append(pin.without_added.name))
-    tasks_dev.lock.function("2.8", packages)
+    tasks_dev.lock.body("2.8", packages)
     assert found == expected
