@@ -15,8 +15,10 @@ from tooling.pins import added, osv
 
 @pytest.fixture
 def little_memory() -> Iterator[None]:
+    """1 GiB more than the process has, which may have run many tests."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (2 << 30, hard))
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), hard))
     yield
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
