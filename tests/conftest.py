@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from cpu_train_stack.cli.files import locked
+from cpu_train_stack.cli.say import say
 from tests import containers
 from tests.image.train_runs import CONTEXT, reviews
-from tooling.basis.files import locked
-from tooling.basis.say import say
 from tooling.checks import modelled
 from tooling.cluster import pretrained
 from tooling.engine import api

@@ -7,8 +7,8 @@ try:
     from invoke.exceptions import Exit
 
     import tasks
-    from tooling.basis.errors import UsageError
-    from tooling.basis.say import say
+    from cpu_train_stack.cli.errors import UsageError
+    from cpu_train_stack.cli.say import say
     from tooling.cli import parser
     from tooling.cli.process import guarded
 except ModuleNotFoundError as error:

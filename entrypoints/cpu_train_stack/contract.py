@@ -39,6 +39,8 @@ BF16_PRODUCTS = "CPU_TRAIN_STACK_BF16_PRODUCTS"  # "emulated": oneDNN's products
 
 MASTER_PORT = 29500  # torch's own default for MASTER_PORT
 SSH_PORT = 2222  # sshd in a container: an unprivileged user cannot open 22
+SSH_KEYS = "/run/keys"  # the mounted folder with ssh's keys
+SSH_PRIVATE = "/run/ssh"  # their private copies: of the job's user; the local cluster mounts a tmpfs on it
 
 USAGE_EXIT_CODE = 2  # bad usage, configuration or input: the same command fails again
 STOPPED_EXIT_CODE = 75  # a checkpoint was saved on request: the same command, run again, resumes (EX_TEMPFAIL)

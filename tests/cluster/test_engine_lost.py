@@ -15,8 +15,8 @@ from tooling.pins import parse
 UP = """
 import sys
 from pathlib import Path
-from invoke.exceptions import Exit
-from tooling.basis.say import say
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.say import say
 from tooling.cluster import run, up, wait
 from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.spec import Mount
@@ -35,9 +35,9 @@ try:
     spec = ClusterSpec("lost", image, 2, 1, ("train",), mounts=mounts)
     outcome = up.run_with_restarts(lambda again: run.run(again, docker), spec, restarts)
     sys.exit(outcome.exit_code)
-except Exit as error:
-    say(str(error.message))
-    sys.exit(error.code)
+except UsageError as error:
+    say(str(error))
+    sys.exit(error.exit_code)
 """
 # ./inv of a separate checkout, where no engine runs.
 START = """

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from cpu_train_stack.cli.printable import last_line
 from tests import containers
 from tests.cluster.slurm_cluster import docker
 from tests.second_engine import LOOPBACK
 from tooling.basis.paths import ROOT
-from tooling.basis.say import last_line
 from tooling.engine.decide import may_act
 from tooling.engine.find import read_host
 from tooling.engine.install import install

@@ -13,7 +13,7 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
-from tooling.basis.files import locked
+from cpu_train_stack.cli.files import locked
 
 _PACKAGES = {"chromium": "chromium", "chromedriver": "chromium-driver"}
 _FONTS = "fonts-dejavu-core"  # only recommended by Debian's chromium, but charts have texts

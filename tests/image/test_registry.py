@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from cpu_train_stack import contract
+from cpu_train_stack.cli.errors import UsageError
 from tests import containers, registry, second_engine
 from tests.answers import served
-from tooling.basis.errors import UsageError
 from tooling.engine import api
 from tooling.engine import docker as docker_client
 from tooling.engine.api import Engine
@@ -78,7 +78,7 @@ def fails(docker: Engine, address: str, image: str) -> str:
     """The one line of a push that fails; the local tag that it took is gone again."""
     with pytest.raises(UsageError) as caught:
         opened(docker, address).push(image, "fails")
-    assert caught.value.code == contract.USAGE_EXIT_CODE
+    assert caught.value.exit_code == contract.USAGE_EXIT_CODE
     assert "\n" not in str(caught.value)
     listed = subprocess.run(["docker", "image", "ls", f"{address}/team/stack"], capture_output=True, check=True)
     assert len(listed.stdout.splitlines()) == 1, "a local tag was left behind"

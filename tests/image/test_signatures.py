@@ -16,9 +16,9 @@ import pytest
 import requests
 
 from cpu_train_stack import contract
+from cpu_train_stack.cli.errors import UsageError
 from tests import containers, registry
 from tests.unit.tooling.image.examples import FOUND
-from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.engine import docker
 from tooling.image import build, inspect, push, recipe, sign

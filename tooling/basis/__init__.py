@@ -1,1 +1,1 @@
-"""Used by every room: errors, progress messages, paths, files and locks, YAML, the checkout's identity."""
+"""Used by every room: the checkout's folders and identity, tables on a terminal, YAML."""

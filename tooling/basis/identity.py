@@ -7,7 +7,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from cpu_train_stack.machine import files
+from cpu_train_stack.cli import files
 from tooling.basis.paths import ROOT
 
 # The label of containers and networks.

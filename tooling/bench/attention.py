@@ -8,10 +8,10 @@ from typing import Any
 from invoke.exceptions import Exit
 from rich.table import Table
 
+from cpu_train_stack.cli.say import say
 from cpu_train_stack.machine.cpus import format_cpu_list
 from tooling.basis.console import JsonOption
 from tooling.basis.figures import terminal_table
-from tooling.basis.say import say
 from tooling.bench import report, runner
 from tooling.bench.runner import CpusOption
 from tooling.image.choice import Choice

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 from cpu_train_stack.bench import cases
 from cpu_train_stack.bench.report import BASELINE, case_of
 from cpu_train_stack.bench.report import table as image_table
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.numbers import MOST_CONTAINERS, MOST_RANKS, check_at_least
+from cpu_train_stack.cli.say import say
 from tooling.basis.console import JsonOption
-from tooling.basis.errors import MOST_CONTAINERS, MOST_RANKS, UsageError, check_at_least
-from tooling.basis.say import say
 from tooling.bench import plots, report, runner
 from tooling.bench.report import Document, OutputOption
 from tooling.cluster.compose import ClusterSpec

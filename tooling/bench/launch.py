@@ -12,11 +12,12 @@ from invoke.exceptions import Exit
 from rich.table import Table
 
 from cpu_train_stack import contract
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.numbers import MOST
+from cpu_train_stack.cli.say import say
 from tooling.basis.console import JsonOption
-from tooling.basis.errors import MOST, UsageError
 from tooling.basis.figures import terminal_table
 from tooling.basis.paths import ROOT
-from tooling.basis.say import say
 from tooling.bench import report, runner
 from tooling.bench.runner import Container
 from tooling.cluster.spec import Mount

@@ -13,11 +13,11 @@ from typing import Annotated, Any
 from rich.console import RenderableType
 
 from cpu_train_stack.bench.cases import digits
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import create_writable, write_with_folder
+from cpu_train_stack.cli.say import say
 from tooling.basis.console import console
-from tooling.basis.errors import UsageError
-from tooling.basis.files import create_writable, write_atomic
 from tooling.basis.paths import CACHE
-from tooling.basis.say import say
 from tooling.engine.api import Engine
 from tooling.image.build import Image
 from tooling.image.recipe import revision
@@ -72,7 +72,7 @@ def save(kind: str, document: Document, parent: Path) -> Path:
     date = datetime.fromisoformat(document["date"])
     path = parent / f"{kind}-{date:%Y%m%dT%H%M%SZ}.json"
     with _explained(path):
-        write_atomic(path, json.dumps(document, indent=2) + "\n")
+        write_with_folder(path, json.dumps(document, indent=2) + "\n")
     return path
 
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 from invoke.exceptions import Exit
 
 from cpu_train_stack import contract
+from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.machine import cpus as machine_cpus
-from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
 from tooling.cluster import containers, users
 from tooling.cluster import run as cluster

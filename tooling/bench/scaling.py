@@ -9,11 +9,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from cpu_train_stack.bench.cases import GUIDES_RATIO, digits
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.numbers import MOST_CONTAINERS, MOST_CPUS, check_at_least
+from cpu_train_stack.cli.say import say
 from cpu_train_stack.machine import topology
 from tooling.basis.console import JsonOption
-from tooling.basis.errors import MOST_CONTAINERS, MOST_CPUS, UsageError, check_at_least
 from tooling.basis.figures import terminal_table
-from tooling.basis.say import say
 from tooling.bench import plots, report, runner
 from tooling.bench.forecast import extrapolation
 from tooling.bench.forecast.extrapolation import FITTED_ON, Measured, all_reduce, apart, relative

@@ -11,10 +11,11 @@ from typing import Any
 from invoke.exceptions import Exit
 from rich.table import Table
 
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.printable import last_line
+from cpu_train_stack.cli.say import say
 from tooling.basis.console import console
-from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
-from tooling.basis.say import last_line, say
 from tooling.engine import api, docker
 from tooling.image.choice import Choice
 from tooling.wheels import locks, resolve

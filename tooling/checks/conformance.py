@@ -13,10 +13,11 @@ from typing import Any
 from invoke.exceptions import Exit
 from rich.table import Table
 
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.numbers import MOST_RANKS, check_at_least
+from cpu_train_stack.cli.say import say
 from tooling.basis.console import console
-from tooling.basis.errors import MOST_RANKS, UsageError, check_at_least
 from tooling.basis.paths import CACHE, ROOT, shown
-from tooling.basis.say import say
 from tooling.cluster.compose import BACKENDS
 from tooling.engine import api, docker
 from tooling.image.choice import Choice

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from invoke.exceptions import Exit
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.say import say
 from tooling.basis.paths import ROOT
-from tooling.basis.say import say
 from tooling.checks import modelled
 from tooling.engine import api, docker
 from tooling.image.choice import Choice

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from invoke.exceptions import Exit
 
+from cpu_train_stack.cli.say import say
 from tooling.basis.paths import ROOT
-from tooling.basis.say import say
 from tooling.engine import api, docker
 from tooling.image import base, proxies
 from tooling.pins import parse

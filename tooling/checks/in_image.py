@@ -12,9 +12,9 @@ from pathlib import Path
 
 from invoke.exceptions import Exit
 
-from tooling.basis import files
+from cpu_train_stack.cli import files
+from cpu_train_stack.cli.say import say
 from tooling.basis.paths import CACHE, ROOT, shown
-from tooling.basis.say import say
 from tooling.engine import docker
 from tooling.image.choice import Choice
 from tooling.wheels import pip

@@ -6,8 +6,8 @@ kernels/avx512_model.hpp stands for AVX-512 with AVX2, kernels/amx_model.hpp for
 import re
 from pathlib import Path
 
+from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.machine import cpus
-from tooling.basis.errors import UsageError
 from tooling.basis.paths import IMAGES
 from tooling.engine import docker
 from tooling.image import build, recipe

@@ -14,10 +14,10 @@ from typing import Any
 from invoke.exceptions import Exit
 from rich.table import Table
 
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.say import say
 from tooling.basis.console import console
-from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT, shown
-from tooling.basis.say import say
 from tooling.engine import api, docker
 from tooling.image.choice import Choice
 

@@ -11,9 +11,9 @@ from typing import Annotated
 
 from invoke.exceptions import Exit
 
-from tooling.basis.errors import check_at_least
+from cpu_train_stack.cli.numbers import check_at_least
+from cpu_train_stack.cli.say import say
 from tooling.basis.paths import CACHE, shown
-from tooling.basis.say import say
 from tooling.checks.conformance import CHECKS
 from tooling.cluster import leftovers
 from tooling.cluster import run as cluster

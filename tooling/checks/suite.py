@@ -10,10 +10,10 @@ from pathlib import Path
 
 from invoke.exceptions import Exit
 
-from tooling.basis import files
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli import files
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.say import say
 from tooling.basis.paths import CACHE, ROOT
-from tooling.basis.say import say
 from tooling.engine import api
 from tooling.image.choice import Choice
 

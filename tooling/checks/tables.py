@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import write_with_folder
+from cpu_train_stack.cli.say import say
 from tooling.basis.figures import Columns, number, page_table, table_lines
-from tooling.basis.files import write_atomic
 from tooling.basis.paths import ROOT
-from tooling.basis.say import say
 from tooling.bench import collectives, scaling
 from tooling.bench.report import Document
 from tooling.bench.train.recipes import BF16, FP32, OURS
@@ -50,7 +50,7 @@ def run() -> None:
     for page in pages():
         text = page.read_text(encoding="utf-8")
         if (new := fill(text)) != text:
-            write_atomic(page, new)
+            write_with_folder(page, new)
             say(f"wrote {page.relative_to(ROOT)}")
 
 

@@ -11,7 +11,7 @@ from invoke.collection import Collection
 from invoke.completion.complete import print_completion_script
 from invoke.parser.context import ParserContext
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 
 NAME = "inv"  # shells complete a path such as ./inv by its last part
 SHELLS = ("bash", "zsh", "fish")

@@ -20,8 +20,8 @@ from invoke import tasks
 from invoke.context import Context
 from invoke.parser.argument import Argument
 
-from tooling.basis.errors import UsageError, check_all
-from tooling.cli.process import guarded
+from cpu_train_stack.cli.errors import check_all
+from tooling.cli.process import bad_usage, guarded
 
 _COMMAND = "command"
 _EXPECTED = {int: "an integer", float: "a number"}
@@ -43,18 +43,18 @@ def command_argv(argv: Sequence[str] | None = None) -> list[str]:
 
 
 class Option(Argument):
-    """An option of a task. A value of another type is a UsageError that names the option."""
+    """An option of a task. A value of another type ends the command with one line that names the option."""
 
     def set_value(self, value: Any, cast: bool = True) -> None:
         flag = self.names[0]
         if value == "" and self.kind in (str, list):  # an unset variable in --data "$DATA"
-            raise UsageError(f"--{flag} is empty, expected a value: check the variable, or leave the option out")
+            raise bad_usage(f"--{flag} is empty, expected a value: check the variable, or leave the option out")
         try:
             if self.kind in _EXPECTED and not str(value).isascii():  # int() also reads the digits of other scripts
                 raise ValueError
             super().set_value(value, cast)
         except ValueError:
-            raise UsageError(f"--{flag} expects {_EXPECTED[self.kind]}, found {value!r}") from None
+            raise bad_usage(f"--{flag} expects {_EXPECTED[self.kind]}, found {value!r}") from None
 
 
 class TaskSignature(tasks.Task[Callable[..., None]]):

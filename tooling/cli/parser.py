@@ -16,7 +16,7 @@ from invoke.parser.argument import Argument
 from invoke.parser.context import ParserContext
 from invoke.program import Program
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.cli import completion
 from tooling.cli.options import TaskSignature, command_argv

@@ -12,9 +12,13 @@ from contextlib import ExitStack, contextmanager
 from invoke.exceptions import Exit
 
 from cpu_train_stack import contract
-from cpu_train_stack.cli import errors
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tooling.basis.paths import explain_error
+
+
+def bad_usage(line: str) -> Exit:
+    """The error that plain invoke, too, prints as one line, with exit code 2."""
+    return Exit(line, contract.USAGE_EXIT_CODE)
 
 
 @contextmanager
@@ -23,9 +27,6 @@ def guarded() -> Iterator[None]:
 
     Raises invoke's Exit.
     """
-    for word in sys.argv:
-        if word.encode(errors="replace").decode() != word:
-            raise UsageError(f"found the argument {word!r}, expected text in UTF-8")
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # "…" is not in the character set of every locale
     if os.geteuid() == 0:  # then containers run as another user, who has to read the files that root writes
@@ -35,14 +36,17 @@ def guarded() -> Iterator[None]:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
                 stack.callback(signal.signal, number, signal.signal(number, _terminate))
         try:
+            for word in sys.argv:
+                if word.encode(errors="replace").decode() != word:
+                    raise UsageError(f"found the argument {word!r}, expected text in UTF-8")
             try:
                 yield
             finally:  # flush here, because a closed pipe cannot be caught when the interpreter exits
                 sys.stdout.flush()
         except KeyboardInterrupt:
             raise Exit(code=contract.INTERRUPTED_EXIT_CODE) from None
-        except errors.UsageError as error:  # of a module that is also in the image
-            raise UsageError(str(error)) from error
+        except UsageError as error:
+            raise Exit(str(error), error.exit_code) from error
         except (OSError, SystemExit) as error:
             # rich exits with 1 while it handles a closed pipe, as in `./inv matrix | head -1`
             if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):
@@ -51,10 +55,10 @@ def guarded() -> Iterator[None]:
             if isinstance(error, SystemExit) or not (line := explain_error(error)):
                 raise
             _discard_output()
-            raise UsageError(line) from error
+            raise bad_usage(line) from error
         except subprocess.TimeoutExpired as error:
             command = error.cmd if isinstance(error.cmd, str) else shlex.join(map(str, error.cmd[:2]))
-            raise UsageError(
+            raise bad_usage(
                 f"{command} did not end within {error.timeout:.0f} s: check the engine (./inv doctor), and "
                 "run the same command again"
             ) from error

@@ -4,10 +4,10 @@ from typing import Annotated
 
 from rich.table import Table
 
-from cpu_train_stack.machine import files
+from cpu_train_stack.cli import files
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.say import say
 from tooling.basis.console import JsonOption, console
-from tooling.basis.errors import UsageError
-from tooling.basis.say import say
 from tooling.bench.forecast import command as forecast
 from tooling.bench.forecast.request import ForecastRequest
 from tooling.cli.options import task

@@ -2,8 +2,8 @@
 
 from typing import Annotated
 
+from cpu_train_stack.cli.say import say
 from tooling.basis.console import JsonOption
-from tooling.basis.say import say
 from tooling.checks import canaries as canaries_of
 from tooling.checks import conformance as torch_conformance
 from tooling.checks import differential as compared

@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.say import say
 from tooling.basis.console import HtmlOption, JsonOption
-from tooling.basis.errors import UsageError
-from tooling.basis.say import say
 from tooling.cli.options import task
 from tooling.hpc import export as hpc_export
 from tooling.hpc.export import FORMATS

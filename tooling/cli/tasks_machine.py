@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
+from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.report import compare as report
 from tooling.basis.console import HtmlOption, JsonOption
-from tooling.basis.errors import UsageError
 from tooling.checks import in_image, suite
 from tooling.cli.options import task
 from tooling.engine import api

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cpu_train_stack import contract
+from cpu_train_stack.cli.errors import UsageError, check_all
+from cpu_train_stack.cli.numbers import MOST_CONTAINERS, MOST_RANKS, check_at_least
 from cpu_train_stack.machine import shared_memory
 from cpu_train_stack.machine.cpus import format_cpu_list
 from cpu_train_stack.machine.facts import Core
 from cpu_train_stack.plan.cores import divide
 from tooling.basis import identity, yaml
-from tooling.basis.errors import MOST_CONTAINERS, MOST_RANKS, UsageError, check_all, check_at_least
 from tooling.basis.paths import COMPOSE
 from tooling.cluster import launchers, users
 from tooling.cluster.spec import ContainerSpec, Mount, keys_folder, service

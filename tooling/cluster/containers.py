@@ -13,16 +13,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.printable import last_line
+from cpu_train_stack.cli.say import say
+from cpu_train_stack.cli.signals import die_with_parent
 from tooling.basis import yaml
-from tooling.basis.errors import EngineLostError, UsageError
-from tooling.basis.say import last_line, say
-from tooling.basis.signals import die_with_parent
 from tooling.cluster import compose
 from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.nodes import PROJECT_LABEL, SERVICE_LABEL, detect_lost_engine
 from tooling.cluster.spec import ContainerSpec, host_config
 from tooling.engine import docker, failures, find, podman
 from tooling.engine.client import connect
+from tooling.engine.failures import EngineLostError
 
 if TYPE_CHECKING:
     from docker import DockerClient

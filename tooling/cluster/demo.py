@@ -18,10 +18,10 @@ from packaging.version import Version
 from rich.table import Table
 
 from cpu_train_stack import contract
+from cpu_train_stack.cli.errors import UsageError, check_all
+from cpu_train_stack.cli.say import say
 from tooling.basis.console import PrintableConsole
-from tooling.basis.errors import UsageError, check_all
 from tooling.basis.paths import CACHE, ROOT, shown
-from tooling.basis.say import say
 from tooling.cluster import demo_answers, demo_chats, demo_data, pretrained, run
 from tooling.cluster.compose import ClusterSpec, check_backend, check_launcher
 from tooling.cluster.spec import Mount

@@ -10,8 +10,8 @@ from invoke.exceptions import Exit
 from rich.markup import escape
 from rich.table import Table
 
+from cpu_train_stack.cli.say import say
 from tooling.basis.console import PrintableConsole
-from tooling.basis.say import say
 from tooling.cluster import run
 from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.demo_chats import Chat

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from cpu_train_stack.cli.printable import output_line
+from cpu_train_stack.cli.say import say
 from tooling.basis.paths import shown
-from tooling.basis.say import say
 from tooling.cluster.nodes import PROJECT_LABEL, SERVICE_LABEL, detect_lost_engine
 from tooling.engine import failures
 from tooling.engine.client import connect

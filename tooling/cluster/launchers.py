@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from cpu_train_stack import contract
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 
 # mpirun's nodes start at the same time as its launcher, within a second or two.
 MPI_START_SECONDS = 60

@@ -7,7 +7,7 @@ import re
 import time
 from pathlib import Path
 
-from cpu_train_stack.machine import files
+from cpu_train_stack.cli import files
 from tooling.cluster import compose, run
 from tooling.engine import docker
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cpu_train_stack import contract
-from tooling.basis.errors import EngineLostError
 from tooling.cluster.compose import PROJECT_PREFIX
 from tooling.engine import api, failures
 from tooling.engine.client import connect
+from tooling.engine.failures import EngineLostError
 
 PROJECT_LABEL = "com.docker.compose.project"
 SERVICE_LABEL = "com.docker.compose.service"

@@ -16,17 +16,19 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cpu_train_stack import contract
-from cpu_train_stack.machine import files, topology
-from tooling.basis import signals, yaml
-from tooling.basis.errors import EngineLostError, UsageError
-from tooling.basis.files import LockedError, create_writable, locked
+from cpu_train_stack.cli import files, signals
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import LockedError, create_writable, locked
+from cpu_train_stack.cli.say import say
+from cpu_train_stack.machine import topology
+from tooling.basis import yaml
 from tooling.basis.paths import CACHE
-from tooling.basis.say import say
 from tooling.cluster import compose, containers, follow, keys, nodes, users, wait
 from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.spec import ContainerSpec
 from tooling.engine import api
 from tooling.engine.api import Engine
+from tooling.engine.failures import EngineLostError
 
 CLUSTERS = CACHE / "clusters"
 

@@ -16,11 +16,13 @@ from typing import Annotated
 from invoke.exceptions import Exit
 
 from cpu_train_stack import contract
-from cpu_train_stack.machine import files, topology
+from cpu_train_stack.cli import files
+from cpu_train_stack.cli.errors import UsageError, check_all
+from cpu_train_stack.cli.numbers import check_at_least
+from cpu_train_stack.cli.say import say
+from cpu_train_stack.machine import topology
 from cpu_train_stack.watch import main as watch_main
 from tooling.basis import yaml
-from tooling.basis.errors import UsageError, check_all, check_at_least
-from tooling.basis.say import say
 from tooling.cluster import compose, containers, launchers, nodes, run
 from tooling.cluster.compose import ClusterSpec, EnvOption
 from tooling.cluster.follow import copy, copy_log

@@ -10,12 +10,13 @@ from contextlib import suppress
 
 from invoke.exceptions import Exit
 
-from tooling.basis.errors import EngineLostError, UsageError
-from tooling.basis.say import say
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.say import say
 from tooling.cluster import containers, nodes
 from tooling.cluster.compose import LAUNCHER, ClusterSpec
 from tooling.cluster.nodes import Node
 from tooling.engine import api
+from tooling.engine.failures import EngineLostError
 
 # After the first failure, the other nodes have this long to notice the failure and to end with a message.
 GRACE_SECONDS = 10.0

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from tooling.basis.errors import UsageError
-from tooling.basis.files import locked
-from tooling.basis.say import say
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import locked
+from cpu_train_stack.cli.say import say
 from tooling.engine import podman
 from tooling.engine.decide import EnginePlan, decide, may_act
 from tooling.engine.find import EngineHost, Findings, find, read_host

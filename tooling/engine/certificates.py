@@ -12,7 +12,7 @@ from docker.errors import TLSParameterError
 from docker.tls import TLSConfig
 from requests.utils import get_environ_proxies
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tooling.engine.client import wants_tls
 
 

@@ -12,7 +12,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from docker import DockerClient

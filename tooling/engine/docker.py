@@ -9,11 +9,13 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
-from tooling.basis import identity, signals
-from tooling.basis.errors import UsageError
-from tooling.basis.files import locked
+from cpu_train_stack.cli import signals
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import locked
+from cpu_train_stack.cli.printable import last_line
+from cpu_train_stack.cli.say import say
+from tooling.basis import identity
 from tooling.basis.paths import CACHE
-from tooling.basis.say import last_line, say
 from tooling.engine import failures
 from tooling.engine.client import connect
 

@@ -17,18 +17,18 @@ from invoke.exceptions import Exit
 from rich.markup import escape
 from rich.table import Table
 
-from cpu_train_stack.cli import errors
-from cpu_train_stack.doctor import page
-from cpu_train_stack.doctor.checks import Check, CheckStatus, document
-from cpu_train_stack.machine import cpus, files, topology
+from cpu_train_stack.cli import errors, files
+from cpu_train_stack.cli.checks import Check, CheckStatus, document
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import write_output
+from cpu_train_stack.machine import cpus, topology
+from cpu_train_stack.page import checks as page
 from cpu_train_stack.page import render
 from cpu_train_stack.page.blocks import Drawing
 from cpu_train_stack.plan import command as plan_command
 from cpu_train_stack.plan import page as plan_page
 from cpu_train_stack.plan import planner
 from tooling.basis.console import PrintableConsole
-from tooling.basis.errors import UsageError
-from tooling.basis.files import write_output
 from tooling.basis.paths import CACHE
 from tooling.engine import podman
 from tooling.engine.decide import EnginePlan, any_known, buildkit_is_enough, decide, lacking

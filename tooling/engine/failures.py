@@ -3,6 +3,8 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from cpu_train_stack.cli.errors import UsageError
+
 if TYPE_CHECKING:
     from docker.errors import APIError, DockerException, NotFound
     from requests import RequestException, Timeout
@@ -18,6 +20,10 @@ _MODULES = {
     "RequestException": "requests",
     "Timeout": "requests",
 }
+
+
+class EngineLostError(UsageError):
+    """The engine does not answer. Code that watches a running job catches this error."""
 
 
 def __getattr__(name: str) -> Any:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cpu_train_stack.machine.files import parse_json
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import parse_json
 from tooling.engine import failures
 from tooling.engine.client import connect, wants_tls
 

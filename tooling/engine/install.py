@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from email.parser import HeaderParser
 from pathlib import Path
 
-from tooling.basis.errors import UsageError
-from tooling.basis.files import write_atomic
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import write_with_folder
+from cpu_train_stack.cli.say import say
 from tooling.basis.paths import CACHE
-from tooling.basis.say import say
 from tooling.engine.decide import MINIMUM_ENGINE
 from tooling.engine.find import EngineHost, version_tuple
 
@@ -44,7 +44,7 @@ def install(packages: Sequence[str], host: EngineHost) -> None:
             "and no other package of Debian 13"
         )
     for path, text in files.items():
-        write_atomic(path, text)
+        write_with_folder(path, text)
     CACHE.mkdir(parents=True, exist_ok=True)
     APT_LOG.write_text("", encoding="utf-8")
     try:

@@ -12,10 +12,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tooling.basis.errors import UsageError
-from tooling.basis.files import locked
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import locked
+from cpu_train_stack.cli.printable import last_line
+from cpu_train_stack.cli.say import say
 from tooling.basis.paths import CACHE, shown
-from tooling.basis.say import last_line, say
 from tooling.engine import failures
 from tooling.engine.client import connect
 from tooling.engine.find import EngineHost

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import IO, TypeVar, cast
 
 from cpu_train_stack.cli import printable
-from cpu_train_stack.launch.mpi.hostfile import HostfileEntry
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.placement.hostfile import HostfileEntry
 
 # Unless the user's configuration has a ConnectTimeout.
 CONNECT_SECONDS = 10

@@ -9,9 +9,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.say import say
 from tooling.basis.paths import CACHE
-from tooling.basis.say import say
 from tooling.engine.find import EngineHost, Findings, find, find_dockerd
 
 START_SECONDS = 30.0

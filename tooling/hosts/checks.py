@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tooling.basis.identity import IDENTITY
 from tooling.cluster import compose
 from tooling.engine.ssh import Remote, RemoteError, each, shorten

@@ -13,8 +13,8 @@ from pathlib import Path
 from invoke.exceptions import Exit
 
 from cpu_train_stack import contract
-from tooling.basis.errors import UsageError, mistakes
-from tooling.basis.say import say
+from cpu_train_stack.cli.errors import UsageError, mistakes
+from cpu_train_stack.cli.say import say
 from tooling.cluster.follow import copy_lines, copy_log, lines
 from tooling.cluster.nodes import GONE, Node
 from tooling.engine.ssh import FAILED, Remote, connect, each

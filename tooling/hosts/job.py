@@ -8,10 +8,11 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated
 
 from cpu_train_stack import contract
-from cpu_train_stack.launch.mpi import hostfile
-from cpu_train_stack.launch.mpi.hostfile import HostfileEntry
-from cpu_train_stack.machine import files
-from tooling.basis.errors import MOST_RANKS, UsageError, check_all, check_at_least
+from cpu_train_stack.cli import files
+from cpu_train_stack.cli.errors import UsageError, check_all
+from cpu_train_stack.cli.numbers import MOST_RANKS, check_at_least
+from cpu_train_stack.placement import hostfile
+from cpu_train_stack.placement.hostfile import HostfileEntry
 from tooling.basis.identity import IDENTITY
 from tooling.cluster import compose, up
 from tooling.image.choice import Choice

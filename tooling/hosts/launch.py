@@ -12,9 +12,9 @@ from dataclasses import replace
 from invoke.exceptions import Exit
 
 from cpu_train_stack import contract
-from tooling.basis.errors import UsageError
-from tooling.basis.files import LockedError, locked
-from tooling.basis.say import say
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import LockedError, locked
+from cpu_train_stack.cli.say import say
 from tooling.cluster import keys
 from tooling.cluster.wait import GRACE_SECONDS, STUCK_EXIT_CODE
 from tooling.engine.ssh import Remote, RemoteError, connect, each

@@ -4,12 +4,12 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cpu_train_stack.launch.mpi.hostfile import HostfileEntry
-from cpu_train_stack.machine import files
-from tooling.basis.errors import UsageError
-from tooling.basis.files import LockedError, locked, write_atomic
+from cpu_train_stack.cli import files
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import LockedError, locked, write_with_folder
+from cpu_train_stack.cli.say import say
+from cpu_train_stack.placement.hostfile import HostfileEntry
 from tooling.basis.paths import CACHE
-from tooling.basis.say import say
 from tooling.hosts.job import Job
 
 JOBS = CACHE / "jobs"
@@ -45,7 +45,7 @@ def log_of(name: str) -> Path:
 
 
 def write(record: Record) -> None:
-    write_atomic(folder_of(record.name) / "job.json", json.dumps(asdict(record), indent=2) + "\n")
+    write_with_folder(folder_of(record.name) / "job.json", json.dumps(asdict(record), indent=2) + "\n")
 
 
 def read(name: str) -> Record | None:

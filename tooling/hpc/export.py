@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from cpu_train_stack.cli.errors import FULL_DISK
-from cpu_train_stack.machine import files
-from tooling.basis.errors import UsageError
-from tooling.basis.files import scratch
-from tooling.basis.say import last_line, say
-from tooling.basis.signals import die_with_parent
+from cpu_train_stack.cli import files
+from cpu_train_stack.cli.errors import FULL_DISK, UsageError
+from cpu_train_stack.cli.files import scratch
+from cpu_train_stack.cli.printable import last_line
+from cpu_train_stack.cli.say import say
+from cpu_train_stack.cli.signals import die_with_parent
 from tooling.engine import docker
 from tooling.engine.api import PODMAN, Engine
 from tooling.engine.docker import LocalImage

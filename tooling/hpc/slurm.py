@@ -10,7 +10,8 @@ from pathlib import PurePosixPath
 from typing import Annotated
 
 from cpu_train_stack import contract
-from tooling.basis.errors import MOST_CPUS, MOST_NODES, MOST_RANKS, UsageError, check_at_least, mistakes
+from cpu_train_stack.cli.errors import UsageError, mistakes
+from cpu_train_stack.cli.numbers import MOST_CPUS, MOST_NODES, MOST_RANKS, check_at_least
 from tooling.cluster import launchers
 
 # Before the time limit: for the last checkpoint, and for Slurm to requeue the job.

@@ -12,11 +12,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tooling.basis.errors import UsageError
-from tooling.basis.files import scratch
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import scratch
+from cpu_train_stack.cli.printable import last_line
+from cpu_train_stack.cli.say import say
+from cpu_train_stack.cli.signals import die_with_parent
 from tooling.basis.paths import CACHE
-from tooling.basis.say import last_line, say
-from tooling.basis.signals import die_with_parent
 from tooling.engine import api, docker
 from tooling.image import proxies
 from tooling.pins.pin import Pin

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from invoke.exceptions import Exit
 
-from cpu_train_stack.machine import files
-from tooling.basis.errors import UsageError
-from tooling.basis.files import locked, write_atomic
+from cpu_train_stack.cli import files
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import locked, write_with_folder
+from cpu_train_stack.cli.say import say
+from cpu_train_stack.cli.signals import die_with_parent
 from tooling.basis.paths import CACHE
-from tooling.basis.say import say
-from tooling.basis.signals import die_with_parent
 from tooling.engine import api, docker
 from tooling.image import base, proxies, recipe
 from tooling.image.base import Base
@@ -112,7 +112,7 @@ def _find_or_build(pin: Pin, of_this_commit: bool) -> Image:
         raise UsageError(
             f"buildx succeeded, but {pin.image} is not in the engine: check whether another builder is selected"
         )
-    write_atomic(_record_of(pin), f"{files.text(_record_of(pin))}{image.content_sha256}\n")
+    write_with_folder(_record_of(pin), f"{files.text(_record_of(pin))}{image.content_sha256}\n")
     shared = docker.find_image(pin.shared_tag)
     if shared is None or (previous and shared.id == previous.id):  # unused, or this checkout's
         take_shared_tag(pin)

@@ -5,7 +5,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated
 
-from tooling.basis.errors import UsageError, check_all
+from cpu_train_stack.cli.errors import UsageError, check_all
 from tooling.engine import api
 from tooling.engine.api import Engine, EngineOption
 from tooling.image import build, given, sign

@@ -11,9 +11,9 @@ from contextlib import closing
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Annotated, Any, cast
 
-from cpu_train_stack.machine.files import MOST_BYTES, parse_json
-from tooling.basis.errors import UsageError
-from tooling.basis.say import say
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import MOST_BYTES, parse_json
+from cpu_train_stack.cli.say import say
 from tooling.engine import docker, failures
 from tooling.engine.api import Engine
 from tooling.engine.client import connect

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from packaging.utils import canonicalize_name
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.printable import last_line
 from tooling.basis.paths import ROOT
-from tooling.basis.say import last_line
 from tooling.engine import docker
 from tooling.pins.pin import Pin
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cpu_train_stack.machine.files import parse_json, read_given
-from tooling.basis.errors import UsageError
-from tooling.basis.files import write_atomic
-from tooling.basis.say import say
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import parse_json, read_given, write_with_folder
+from cpu_train_stack.cli.say import say
 from tooling.engine import docker
 from tooling.engine.api import Engine
 from tooling.image.build import Image
@@ -33,7 +32,7 @@ class ImageLock:
 
 def write(lock: ImageLock, path: Path) -> None:
     """Replace the file atomically."""
-    write_atomic(path, json.dumps(asdict(lock), indent=2) + "\n")
+    write_with_folder(path, json.dumps(asdict(lock), indent=2) + "\n")
 
 
 def read(path: Path) -> ImageLock:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 
 # apt-get reads the lower-case names only.
 _NAMES = ("http_proxy", "https_proxy", "ftp_proxy")

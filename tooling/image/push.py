@@ -7,10 +7,10 @@ import hashlib
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tooling.basis.errors import UsageError
-from tooling.basis.files import check_writable, sha256_of, write_atomic
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import check_writable, sha256_of, write_with_folder
+from cpu_train_stack.cli.say import say
 from tooling.basis.paths import ROOT
-from tooling.basis.say import say
 from tooling.engine import api, docker
 from tooling.image import build, inspect, recipe, sign
 from tooling.image import lock as image_lock
@@ -83,7 +83,7 @@ def run(
         labels=labels,
         sbom_sha256=hashlib.sha256(bill.encode()).hexdigest(),
     )
-    write_atomic(folder / SBOM_FILE, bill)
+    write_with_folder(folder / SBOM_FILE, bill)
     image_lock.write(lock, folder / LOCK_FILE)
     say(f"pushed {where}:{tag} as {digest}; wrote {folder / LOCK_FILE} and {SBOM_FILE}")
 

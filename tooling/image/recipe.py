@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tooling.basis.files import write_atomic
+from cpu_train_stack.cli.files import write_with_folder
 from tooling.basis.paths import IMAGES, ROOT
 from tooling.engine import docker
 from tooling.image.base import Base
@@ -87,10 +87,10 @@ def stage_locks(pin: Pin, folder: Path) -> Path:
 
     The lock of a user's own packages is in a folder of its own: it changes no layer of the row.
     """
-    write_atomic(folder / "row" / "lock.txt", locks.path_of(pin).read_text(encoding="utf-8"))
-    write_atomic(folder / "row" / "build-lock.txt", locks.build_path_of(pin).read_text(encoding="utf-8"))
+    write_with_folder(folder / "row" / "lock.txt", locks.path_of(pin).read_text(encoding="utf-8"))
+    write_with_folder(folder / "row" / "build-lock.txt", locks.build_path_of(pin).read_text(encoding="utf-8"))
     if pin.added:
-        write_atomic(folder / "added" / "lock.txt", locks.added_path_of(pin).read_text(encoding="utf-8"))
+        write_with_folder(folder / "added" / "lock.txt", locks.added_path_of(pin).read_text(encoding="utf-8"))
     return folder
 
 

@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tooling.basis.errors import UsageError
-from tooling.basis.say import say
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.say import say
 from tooling.engine import docker, failures
 from tooling.engine.client import connect
 

@@ -14,9 +14,9 @@ from itertools import zip_longest
 from invoke.exceptions import Exit
 from rich.table import Table
 
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.say import say
 from tooling.basis.console import PrintableConsole
-from tooling.basis.errors import UsageError
-from tooling.basis.say import say
 from tooling.engine import api, docker
 from tooling.image import build
 from tooling.pins.pin import Pin

@@ -27,10 +27,10 @@ from spdx_tools.spdx.model import (
 )
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
-from tooling.basis.errors import UsageError
-from tooling.basis.files import write_output
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import write_output
+from cpu_train_stack.cli.say import say
 from tooling.basis.paths import CACHE
-from tooling.basis.say import say
 from tooling.engine import api, docker
 from tooling.image import build, inspect, recipe
 from tooling.image.inspect import Inventory

@@ -16,9 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from cpu_train_stack.machine.files import parse_json
-from tooling.basis.errors import UsageError
-from tooling.basis.say import last_line, say
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import parse_json
+from cpu_train_stack.cli.printable import last_line
+from cpu_train_stack.cli.say import say
 from tooling.image import recipe
 
 COSIGN = "cosign"

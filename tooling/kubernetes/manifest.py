@@ -3,9 +3,9 @@
 import shlex
 from pathlib import Path
 
+from cpu_train_stack.cli.files import write_output
+from cpu_train_stack.cli.say import say
 from tooling.basis import yaml
-from tooling.basis.files import write_output
-from tooling.basis.say import say
 from tooling.image import sign
 from tooling.kubernetes import pods
 from tooling.kubernetes.operators import Manifest

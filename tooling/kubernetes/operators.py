@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from cpu_train_stack import contract
-from cpu_train_stack.launch.mpi import ssh
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tooling.cluster import launchers
 from tooling.kubernetes import pods
 from tooling.kubernetes.pods import Document
@@ -22,7 +21,7 @@ _JOB_LABEL, _OPERATOR_LABEL = "training.kubeflow.org/job-name", "training.kubefl
 MPI_LAUNCHER_CPUS, MPI_LAUNCHER_MEMORY = "1", "1Gi"
 MPI_PORT = {"name": "ssh", "containerPort": contract.SSH_PORT}
 # ssh refuses keys that others can read, so both ends use a copy of the keys in memory.
-_KEYS = {"name": "keys", "mountPath": str(ssh.PRIVATE)}
+_KEYS = {"name": "keys", "mountPath": contract.SSH_PRIVATE}
 _KEYS_BYTES = 1 << 20
 
 
@@ -102,7 +101,7 @@ class MPIJob(ManifestRequest):
         spec = {
             "mpiImplementation": "Intel",
             "slotsPerWorker": pods.operator_ranks(self),
-            "sshAuthMountPath": ssh.DEFAULT_KEYS,
+            "sshAuthMountPath": contract.SSH_KEYS,
             "launcherCreationPolicy": "WaitForWorkersReady",
             "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": self.max_restarts},
             "mpiReplicaSpecs": {

@@ -8,7 +8,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from tooling.basis.errors import MOST_CPUS, MOST_NODES, UsageError, check_all, check_at_least
+from cpu_train_stack.cli.errors import UsageError, check_all
+from cpu_train_stack.cli.numbers import MOST_CPUS, MOST_NODES, check_at_least
 from tooling.cluster import compose, launchers
 from tooling.image import lock
 from tooling.image.sign import KeyOption

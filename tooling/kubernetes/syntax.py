@@ -2,7 +2,7 @@
 
 import re
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tooling.image.registry import Target
 
 LABEL_LENGTH, SUBDOMAIN_LENGTH = 63, 253

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from cpu_train_stack import contract
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tooling.image import lock
 from tooling.kubernetes import pods, syntax
 from tooling.kubernetes.pods import Document

@@ -15,9 +15,9 @@ from types import MappingProxyType
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from cpu_train_stack.machine.files import read_given
-from tooling.basis import files
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli import files
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import read_given
 
 # The lines of a requirements file that say where pip searches.
 _INDEX_OPTION = re.compile(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from packaging.utils import canonicalize_name
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tooling.pins import added, parse, rules
 from tooling.pins.pin import (
     EXACT_VERSION,

@@ -11,8 +11,8 @@ from typing import Any
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from cpu_train_stack.machine.files import parse_json, read_given
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import parse_json, read_given
 
 ECOSYSTEM = "PyPI"
 _SUMMARY_CHARACTERS = 100

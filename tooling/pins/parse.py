@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tooling.basis.paths import IMAGES
 from tooling.pins.advisories import Advisory, Range
 from tooling.pins.pin import (

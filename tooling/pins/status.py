@@ -13,9 +13,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from cpu_train_stack.machine.files import parse_json
-from tooling.basis.errors import UsageError
-from tooling.basis.files import locked, write_atomic
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import locked, parse_json, write_with_folder
 from tooling.basis.paths import CACHE, IMAGES
 from tooling.pins.pin import Pin, TorchSource
 
@@ -71,13 +70,13 @@ def record(pin: Pin, status: PinStatus, command: str, path: Path = STATUS_FILE) 
             return False
         proofs[pin.name] = Proof(status, command, today(), pin.facts_sha256, pin.torch_source)
         document = {name: asdict(proofs[name]) for name in sorted(proofs)}
-        write_atomic(path, json.dumps(document, indent=2) + "\n")
+        write_with_folder(path, json.dumps(document, indent=2) + "\n")
     return True
 
 
 def record_image(content: str, facts: Mapping[str, Any], folder: Path = TESTED) -> None:
     """Record that a demo passed with an image of this content (tooling.image.inspect.content_sha256)."""
-    write_atomic(folder / f"{content}.json", json.dumps({**facts, "date": today()}, indent=2) + "\n")
+    write_with_folder(folder / f"{content}.json", json.dumps({**facts, "date": today()}, indent=2) + "\n")
 
 
 def is_tested(content: str, folder: Path = TESTED) -> bool:

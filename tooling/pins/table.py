@@ -9,11 +9,11 @@ from typing import Any
 
 from rich.table import Table
 
+from cpu_train_stack.cli.files import write_output
 from cpu_train_stack.page import render
 from cpu_train_stack.page.blocks import Page, Section, Texts, Tile
 from cpu_train_stack.page.blocks import Table as PageTable
 from tooling.basis.console import console
-from tooling.basis.files import write_output
 from tooling.pins import rules, status
 from tooling.pins.parse import Matrix
 from tooling.pins.pin import INTEL_BINDINGS, IPEX, Ccl, Pin

@@ -11,10 +11,10 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from tooling.basis import files
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli import files
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.say import say
 from tooling.basis.paths import CACHE
-from tooling.basis.say import say
 from tooling.pins.added import Added
 from tooling.pins.pin import Pin
 from tooling.wheels import fetch, locks, pip, resolve

@@ -8,8 +8,8 @@ from pathlib import Path
 from invoke.exceptions import Exit
 from rich.table import Table
 
+from cpu_train_stack.cli.errors import UsageError
 from tooling.basis.console import console
-from tooling.basis.errors import UsageError
 from tooling.pins import osv
 from tooling.pins.osv import KnownVulnerability
 from tooling.pins.pin import Pin

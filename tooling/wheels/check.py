@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from invoke.exceptions import Exit
 
-from tooling.basis.errors import UsageError
-from tooling.basis.say import say
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.say import say
 from tooling.pins import rules, status
 from tooling.pins.pin import Pin, TorchSource
 from tooling.pins.status import PinStatus

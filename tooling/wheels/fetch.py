@@ -15,10 +15,10 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
-from tooling.basis import files
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli import files
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.say import say
 from tooling.basis.paths import CACHE, shown
-from tooling.basis.say import say
 from tooling.pins.pin import Pin
 from tooling.wheels import locks, pip
 from tooling.wheels.resolve import LockedWheel

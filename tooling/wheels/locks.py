@@ -13,10 +13,10 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tooling.basis.errors import UsageError
-from tooling.basis.files import sha256_of, write_atomic
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import sha256_of, write_with_folder
+from cpu_train_stack.cli.say import say
 from tooling.basis.paths import CACHE, IMAGES
-from tooling.basis.say import say
 from tooling.pins import choose
 from tooling.pins.pin import Pin, TorchSource
 from tooling.wheels import resolve
@@ -88,7 +88,7 @@ def read_added(pin: Pin) -> dict[str, LockedWheel]:
 def write_added(pin: Pin, wheels: list[LockedWheel]) -> Path:
     """Replace the lock of a user's own packages."""
     path = added_path_of(pin)
-    write_atomic(path, _extended(pin) + _render(wheels))
+    write_with_folder(path, _extended(pin) + _render(wheels))
     return path
 
 
@@ -110,7 +110,7 @@ def write(pin: Pin) -> Path:
     # The lock that a build looks for comes last: a disk that is full in between leaves no half of a pair.
     for path, wheels in ((build_path_of(pin), build_packages), (path_of(pin), packages)):
         header = f"# Every wheel of pin {pin.name}; written by {COMMAND} {pin.options}, not by hand.\n"
-        write_atomic(path, header + _render(wheels))
+        write_with_folder(path, header + _render(wheels))
     return path_of(pin)
 
 

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.signals import die_with_parent
 from tooling.basis.paths import ROOT
-from tooling.basis.signals import die_with_parent
 from tooling.pins.pin import Pin
 
 TARGET_PIP = ROOT / "tooling" / "wheels" / "target_pip.py"

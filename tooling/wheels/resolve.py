@@ -12,10 +12,10 @@ from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
 
-from tooling.basis import files
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli import files
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.say import say
 from tooling.basis.paths import CACHE
-from tooling.basis.say import say
 from tooling.pins.pin import Pin, Source, TorchSource
 from tooling.wheels import pip
 

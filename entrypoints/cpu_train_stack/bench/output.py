@@ -12,9 +12,9 @@ import torch
 
 from cpu_train_stack import contract
 from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import write_atomic
 from cpu_train_stack.cli.say import show
 from cpu_train_stack.machine import cpus
-from cpu_train_stack.machine.files import write_atomic
 
 
 def publish(document: Mapping[str, Any], file: Path | None, table: str | None = None) -> None:

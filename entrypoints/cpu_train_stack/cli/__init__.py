@@ -1,4 +1,4 @@
-"""Parts of every command: errors, options and their files, installed packages, hooks on imports.
+"""Parts of every command, of both sides: messages, errors, options, files and locks, packages, hooks on imports.
 
 Start with `errors`.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from cpu_train_stack import contract
@@ -52,3 +53,20 @@ class MeetingError(UsageError):
     """The nodes or the ranks could not connect. Unlike for other usage errors, a restart may help."""
 
     exit_code = 1
+
+
+def mistakes(checks: Iterable[Callable[[], object]]) -> list[str]:
+    """The messages of the checks that raise UsageError."""
+    found = []
+    for check in checks:
+        try:
+            check()
+        except UsageError as error:
+            found.append(str(error))
+    return found
+
+
+def check_all(checks: Iterable[Callable[[], object]]) -> None:
+    """Raises UsageError, one line with all mistakes."""
+    if found := mistakes(checks):
+        raise UsageError("; ".join(found))

@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TypeVar
 
 from cpu_train_stack.cli import packages
 from cpu_train_stack.cli.errors import UsageError
-from cpu_train_stack.cli.numbers import whole_number
+from cpu_train_stack.cli.numbers import MOST_RANKS, whole_number
 
 DEFAULT_TIMEOUT_SECONDS = 1800.0  # for each collective
 _LARGEST = 1e7  # of numbers that are not integers
@@ -114,7 +114,7 @@ def integer(low: int, high: int | None = None, what: str = "an integer") -> Call
 
 positive_integer = integer(1)
 # Far more processes than a node has CPUs would only exhaust its memory.
-ranks_of_a_node = integer(1, 1024, "a number of ranks")
+ranks_of_a_node = integer(1, MOST_RANKS, "a number of ranks")
 # The ports that an unprivileged process can open.
 port_number = integer(1024, 65535, "a port")
 

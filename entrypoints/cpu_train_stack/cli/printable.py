@@ -26,6 +26,11 @@ def one_line(text: str) -> str:
     return printable(" ".join(text.split()))
 
 
+def last_line(output: str) -> str:
+    """The last line of a program's output: in most programs, the reason for a failure."""
+    return (output.strip().splitlines() or ["no message"])[-1]
+
+
 def output_line(line: bytes) -> bytes:
     """A line of a job's output, `NODE | TEXT`, for a terminal.
 

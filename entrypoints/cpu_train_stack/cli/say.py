@@ -12,8 +12,14 @@ from cpu_train_stack.cli.printable import printable
 
 
 def say(line: str) -> None:
-    """Print one or more lines in a single write, because mpirun and Docker put a prefix before each write."""
-    print(printable(line) + "\n", end="", file=sys.stderr, flush=True)
+    """Print one or more lines in a single write, because mpirun and Docker put a prefix before each write.
+
+    If standard error is closed or its terminal is gone, do nothing from then on.
+    """
+    try:
+        print(f"{printable(line)}\n", end="", file=sys.stderr, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def show(result: str) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cpu_train_stack.cli.account import SHARED_MEMORY, TMP
+from cpu_train_stack.cli.checks import Check, CheckStatus, attempt
 from cpu_train_stack.cli.numbers import count
-from cpu_train_stack.doctor.checks import Check, CheckStatus, attempt
 from cpu_train_stack.machine import amx as amx_here
 from cpu_train_stack.machine import shared_memory
 from cpu_train_stack.machine.cpus import SUPPORTED_MACHINE, format_cpu_list

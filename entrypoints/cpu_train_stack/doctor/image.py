@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from cpu_train_stack import contract
-from cpu_train_stack.doctor.checks import Check, CheckStatus
+from cpu_train_stack.cli.checks import Check, CheckStatus
 
 # images/scripts/install-entrypoints writes its files.
 ROOT = Path("/opt/cpu-train-stack")

@@ -18,13 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cpu_train_stack import contract
+from cpu_train_stack.cli import checks
+from cpu_train_stack.cli.checks import Check, CheckStatus
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.cli.numbers import count
 from cpu_train_stack.cli.options import default_backend, option, parse_options, port_number, ranks_of_a_node
 from cpu_train_stack.cli.say import say
-from cpu_train_stack.doctor import checks, container, image, network, page, ranks
-from cpu_train_stack.doctor.checks import Check, CheckStatus
+from cpu_train_stack.doctor import container, image, network, ranks
 from cpu_train_stack.machine import cpus, topology
+from cpu_train_stack.page import checks as page
 from cpu_train_stack.page import render
 from cpu_train_stack.page.blocks import Drawing
 from cpu_train_stack.placement import detect

@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cpu_train_stack import contract
+from cpu_train_stack.cli.checks import Check, CheckStatus, refusal
 from cpu_train_stack.cli.errors import MeetingError, UsageError
-from cpu_train_stack.doctor.checks import Check, CheckStatus, refusal
+from cpu_train_stack.cli.files import parse_json
 from cpu_train_stack.machine import network
-from cpu_train_stack.machine.files import parse_json
 from cpu_train_stack.placement.detect import DistributedEnvironment
 
 RESOLVE_SECONDS = 3.0

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from cpu_train_stack.cli import packages
+from cpu_train_stack.cli.checks import Check, CheckStatus
 from cpu_train_stack.cli.interpreter import python_command
 from cpu_train_stack.cli.numbers import count
-from cpu_train_stack.doctor.checks import Check, CheckStatus
 from cpu_train_stack.machine import shared_memory
 from cpu_train_stack.machine.cpus import BF16_FIX, EMULATED
 from cpu_train_stack.placement.launchers import LAUNCHERS, MARKS

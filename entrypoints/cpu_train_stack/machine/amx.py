@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from cpu_train_stack.machine import cpus, files
+from cpu_train_stack.cli import files
+from cpu_train_stack.machine import cpus
 
 # Intel's family and model numbers (Linux, intel-family.h): Sapphire, Emerald, Granite (two) and Diamond Rapids.
 MODELS = {(6, 143), (6, 207), (6, 173), (6, 174), (19, 1)}

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cpu_train_stack.machine import files
+from cpu_train_stack.cli import files
 from cpu_train_stack.machine.facts import MemoryLimit, Quota
 
 CONTROLLERS = ("cpu", "cpuset", "memory")

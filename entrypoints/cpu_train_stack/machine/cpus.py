@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cpu_train_stack.machine import files
+from cpu_train_stack.cli import files
 from cpu_train_stack.machine.facts import Core, NumaNode
 
 SUPPORTED_MACHINE = "x86_64"

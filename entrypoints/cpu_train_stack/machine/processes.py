@@ -11,8 +11,8 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from cpu_train_stack.cli import files
 from cpu_train_stack.cli.say import say
-from cpu_train_stack.machine import files
 from cpu_train_stack.machine.cpus import parse_cpu_list
 
 PROC = Path("/proc")

@@ -9,7 +9,8 @@ import os
 import re
 from pathlib import Path
 
-from cpu_train_stack.machine import cgroups, cpus, files, numa, processes
+from cpu_train_stack.cli import files
+from cpu_train_stack.machine import cgroups, cpus, numa, processes
 from cpu_train_stack.machine.facts import Topology
 
 

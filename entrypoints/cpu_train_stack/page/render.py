@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cpu_train_stack.cli.errors import UsageError
-from cpu_train_stack.machine.files import write_atomic
+from cpu_train_stack.cli.files import write_atomic
 from cpu_train_stack.page import blocks
 from cpu_train_stack.page.blocks import Page
 

@@ -19,8 +19,8 @@ from typing import NoReturn
 
 from cpu_train_stack import contract
 from cpu_train_stack.cli.errors import MeetingError, UsageError, line_of
+from cpu_train_stack.cli.files import write_atomic
 from cpu_train_stack.cli.say import say
-from cpu_train_stack.machine.files import write_atomic
 
 _ATEXIT_SECONDS = 10.0
 

@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from cpu_train_stack.machine import cgroups, files
+from cpu_train_stack.cli import files
+from cpu_train_stack.machine import cgroups
 from cpu_train_stack.records.record import Sample
 
 # Reading the place of every page takes longer the more memory a process has: once, when its memory has settled.

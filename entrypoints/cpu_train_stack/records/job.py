@@ -10,8 +10,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO
 
+from cpu_train_stack.cli import files
 from cpu_train_stack.cli.errors import UsageError
-from cpu_train_stack.machine import files
 from cpu_train_stack.records import record
 from cpu_train_stack.records.record import Event, Line, Log, Sample, Start, Steps
 

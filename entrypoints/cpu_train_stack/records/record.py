@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Union
 
-from cpu_train_stack.machine import files
+from cpu_train_stack.cli import files
 from cpu_train_stack.records import types
 
 FOLDER = "_records"  # in the output folder; Trainer does not push names that start with an underscore

@@ -8,7 +8,7 @@ from typing import Any
 
 from cpu_train_stack import contract
 from cpu_train_stack.cli.errors import UsageError
-from cpu_train_stack.machine.files import parse_json, read_below
+from cpu_train_stack.cli.files import parse_json, read_below
 from cpu_train_stack.page import render
 from cpu_train_stack.page.blocks import Page
 from cpu_train_stack.records import job as records

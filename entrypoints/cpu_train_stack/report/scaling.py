@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import parse_json, read_below
 from cpu_train_stack.cli.numbers import count
-from cpu_train_stack.machine.files import parse_json, read_below
 from cpu_train_stack.page.blocks import Block, Chart, Curve, Table
 from cpu_train_stack.page.texts import NOTHING, number
 from cpu_train_stack.records.job import RecordedJob

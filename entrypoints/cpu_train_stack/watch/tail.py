@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from cpu_train_stack.machine import files
+from cpu_train_stack.cli import files
 from cpu_train_stack.records import job, record
 from cpu_train_stack.records.job import Rank, RecordedJob
 

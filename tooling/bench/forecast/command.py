@@ -2,9 +2,9 @@
 
 import json
 
+from cpu_train_stack.cli.say import say
 from tooling.basis.console import console
 from tooling.basis.figures import terminal_table
-from tooling.basis.say import say
 from tooling.bench.forecast.request import ForecastPlan, ForecastRequest, document, make
 
 TABLE_WIDTH = 160

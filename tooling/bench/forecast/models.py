@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cpu_train_stack.machine.files import parse_json, read_given
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import parse_json, read_given
 
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kmb]?)", re.I)
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
+from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.plan.ccl import CORES_WORTH_A_WORKER
-from tooling.basis.errors import UsageError
 from tooling.bench.forecast import inputs, models
 from tooling.bench.forecast.estimate import Estimate
 from tooling.bench.forecast.models import Model

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from benchmarks import jobs
 from cpu_train_stack import contract
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tooling.bench.runner import FOLDER
 
 SCRIPT = f"{FOLDER}/benchmarks/finetune.py"

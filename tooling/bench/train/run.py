@@ -10,10 +10,11 @@ from typing import Annotated, Any
 from invoke.exceptions import Exit
 
 from benchmarks import jobs
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.numbers import MOST, check_at_least
+from cpu_train_stack.cli.say import say
 from cpu_train_stack.machine.cpus import format_cpu_list, parse_cpu_list
 from tooling.basis.console import JsonOption
-from tooling.basis.errors import MOST, UsageError, check_at_least
-from tooling.basis.say import say
 from tooling.bench import plots, report, runner
 from tooling.bench.runner import Container, CpusOption, RunError
 from tooling.bench.train import recipes, results

@@ -7,9 +7,10 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.printable import last_line
+from cpu_train_stack.cli.say import say
 from tooling.basis.paths import CACHE
-from tooling.basis.say import last_line, say
 from tooling.checks.emulate import patch
 from tooling.engine import docker
 from tooling.image import build

@@ -12,10 +12,10 @@ from typing import Any
 
 from invoke.exceptions import Exit
 
-from tooling.basis.errors import UsageError
-from tooling.basis.files import locked
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import locked
+from cpu_train_stack.cli.say import say
 from tooling.basis.paths import CACHE
-from tooling.basis.say import say
 from tooling.checks.emulate import bochs
 from tooling.engine import api, docker
 from tooling.engine.docker import LocalImage

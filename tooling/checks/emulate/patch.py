@@ -6,7 +6,7 @@ Seen with the sources of 2026-08-22. A change whose place is missing is an error
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 
 TILE_DATA = "(1 << 18)"  # the state component of tiles
 

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tooling.cluster.compose import LAUNCHER, LAUNCHERS, PROJECT_PREFIX
 from tooling.engine import docker
 

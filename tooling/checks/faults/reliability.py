@@ -12,11 +12,11 @@ from pathlib import Path
 from invoke.exceptions import Exit
 from rich.table import Table
 
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import locked
+from cpu_train_stack.cli.say import say
 from tooling.basis.console import console
-from tooling.basis.errors import UsageError
-from tooling.basis.files import locked
 from tooling.basis.paths import CACHE, ROOT
-from tooling.basis.say import say
 from tooling.checks.faults.faults import FAULTS, Fault
 from tooling.checks.faults.trial import Trial, inject, small_file_system
 from tooling.cluster import demo_data, pretrained

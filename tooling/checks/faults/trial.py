@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.printable import last_line
 from tooling.basis.paths import ROOT
-from tooling.basis.say import last_line
 from tooling.checks.faults.faults import Fault, Running
 from tooling.cluster import leftovers
 from tooling.cluster.run import CLUSTERS

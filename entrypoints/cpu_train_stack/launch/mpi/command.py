@@ -33,11 +33,12 @@ from cpu_train_stack.cli.options import (
     remaining_command,
 )
 from cpu_train_stack.launch.failures import report_signal
-from cpu_train_stack.launch.mpi import hostfile, hydra, ssh, ssh_user
+from cpu_train_stack.launch.mpi import hydra, ssh, ssh_user
 from cpu_train_stack.launch.mpi.job import MpirunJob, Signals
 from cpu_train_stack.launch.mpi.sessions import Nodes
 from cpu_train_stack.launch.options import command_of
 from cpu_train_stack.machine.last_checkpoint import grace_seconds
+from cpu_train_stack.placement import hostfile
 
 DEFAULT_START_SECONDS = 300.0
 
@@ -68,7 +69,7 @@ class MpiLaunch:
     )  # fmt: skip
     keys: Path = option(
         "--keys", "mounted folder with the user's key and known_hosts (default: %(default)s)",
-        Path(ssh.DEFAULT_KEYS), type=Path, metavar="FOLDER",
+        Path(contract.SSH_KEYS), type=Path, metavar="FOLDER",
     )  # fmt: skip
     port: int = option(
         "--port", "port of the nodes' sshd (default: %(default)s)", contract.SSH_PORT,

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cpu_train_stack import contract
+from cpu_train_stack.cli.files import write_atomic
 from cpu_train_stack.machine import last_checkpoint, processes
 from cpu_train_stack.machine.cgroups import OutOfMemoryKills
-from cpu_train_stack.machine.files import write_atomic
 
 READY, CAN_SAVE, MUST_END = "ready", "can_save", "must_end"
 POLL_SECONDS = 0.25

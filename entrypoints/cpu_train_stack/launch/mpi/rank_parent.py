@@ -6,7 +6,6 @@ which rank had which exit code.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from cpu_train_stack import contract
 from cpu_train_stack.cli import account
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.cli.interpreter import python_command
+from cpu_train_stack.cli.signals import die_with_parent
 from cpu_train_stack.launch.failures import failed_rank, for_records
 from cpu_train_stack.launch.mpi import hydra, ssh_user
 from cpu_train_stack.launch.mpi.node_watch import write_state
@@ -26,8 +26,6 @@ from cpu_train_stack.placement.detect import detect
 from cpu_train_stack.rank.exit import report_usage_error
 from cpu_train_stack.records.writer import Failed
 from cpu_train_stack.report import at_end
-
-_PR_SET_PDEATHSIG = 1
 
 
 def main(argv: list[str]) -> int:
@@ -63,7 +61,7 @@ def _set_up_rank() -> None:
     """In the rank: handle signals as usual, and end with the parent, which mpirun may kill."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
 
 
 if __name__ == "__main__":

@@ -30,9 +30,7 @@ from cpu_train_stack.launch.mpi import server, ssh_user
 from cpu_train_stack.machine.last_checkpoint import grace_seconds
 
 SERVER = "/usr/sbin/sshd"
-DEFAULT_KEYS = "/run/keys"
-# A folder of the image that belongs to the job's user; the local cluster mounts a tmpfs on it.
-PRIVATE = Path("/run/ssh")
+PRIVATE = Path(contract.SSH_PRIVATE)
 # ssh sends a message every ALIVE_SECONDS; a peer that misses ALIVE_COUNT of them is lost. This detects a cut
 # network.
 ALIVE_SECONDS, ALIVE_COUNT = 5, 3
@@ -48,7 +46,7 @@ class Server:
 
     keys: Path = option(
         "--keys", "mounted folder with authorized_keys and a host key (default: %(default)s)",
-        Path(DEFAULT_KEYS), type=Path, metavar="FOLDER",
+        Path(contract.SSH_KEYS), type=Path, metavar="FOLDER",
     )  # fmt: skip
     port: int = option(
         "--port", "port to listen on (default: %(default)s)", contract.SSH_PORT, type=port_number, metavar="PORT"

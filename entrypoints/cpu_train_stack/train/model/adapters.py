@@ -13,7 +13,7 @@ from types import MethodType
 from typing import Any
 
 from cpu_train_stack.cli.errors import UsageError, one_line
-from cpu_train_stack.machine.files import parse_json
+from cpu_train_stack.cli.files import parse_json
 from cpu_train_stack.train.flags.arguments import Task, TaskArguments
 from cpu_train_stack.train.model import quantization
 

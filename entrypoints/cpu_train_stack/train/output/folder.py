@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cpu_train_stack.cli import files
 from cpu_train_stack.cli.errors import FULL_DISK, UsageError
-from cpu_train_stack.machine import files
 from cpu_train_stack.records import origin
 from cpu_train_stack.train.model import adapters
 from cpu_train_stack.train.output import checkpoints, integrity

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from cpu_train_stack.cli import checks
+from cpu_train_stack.cli.checks import Check, CheckStatus
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.cli.options import parse_options
-from cpu_train_stack.doctor import checks, container, image, main
-from cpu_train_stack.doctor.checks import Check, CheckStatus
+from cpu_train_stack.doctor import container, image, main
 from cpu_train_stack.machine import shared_memory
 from cpu_train_stack.machine.amx import AmxFacts
 from cpu_train_stack.machine.facts import Core, MemoryLimit, NumaNode, Quota, Topology

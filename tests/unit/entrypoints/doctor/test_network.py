@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from cpu_train_stack.cli.checks import CheckStatus
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.doctor import network
-from cpu_train_stack.doctor.checks import CheckStatus
 from cpu_train_stack.doctor.network import Master
 from cpu_train_stack.placement.detect import DistributedEnvironment
 

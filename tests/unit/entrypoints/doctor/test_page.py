@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cpu_train_stack.doctor import main, page
-from cpu_train_stack.doctor.checks import Check, CheckStatus
+from cpu_train_stack.cli.checks import Check, CheckStatus
+from cpu_train_stack.doctor import main
+from cpu_train_stack.page import checks as page
 
 GOOD = Check("memory", CheckStatus.OK, "20 GB")
 SLOW = Check("bf16", CheckStatus.WARNING, "emulated", "train without --bf16")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from cpu_train_stack.cli.checks import CheckStatus
 from cpu_train_stack.doctor import main, ranks
-from cpu_train_stack.doctor.checks import CheckStatus
 from cpu_train_stack.doctor.ranks import DoctorRanks
 from cpu_train_stack.plan import preload
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cpu_train_stack.bench.report import speedups
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tooling.bench import collectives, plots
 from tooling.bench.collectives import CollectivesOptions
 from tooling.image.choice import Choice

@@ -10,7 +10,7 @@ import pytest
 from invoke.exceptions import Exit
 from rich.console import Console
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.bench import launch, report
 from tooling.bench.runner import Container

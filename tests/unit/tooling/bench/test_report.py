@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tooling.bench import attention, launch, report
 from tooling.bench.train import run as train
 from tooling.engine.api import Engine

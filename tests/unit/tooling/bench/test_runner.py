@@ -13,7 +13,7 @@ import pytest
 from docker.errors import DockerException
 from invoke.exceptions import Exit
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tooling.bench import attention, collectives, launch, report, runner, scaling
 from tooling.cluster import run as cluster
 from tooling.cluster import users

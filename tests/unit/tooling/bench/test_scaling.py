@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.machine.facts import Core
 from cpu_train_stack.plan.cores import divide
-from tooling.basis.errors import UsageError
 from tooling.bench import plots, scaling
 from tooling.bench.forecast.estimate import Estimate
 from tooling.bench.forecast.step import ForecastJob, Inputs, step

@@ -3,7 +3,7 @@
 import pytest
 from invoke.exceptions import Exit
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.checks import suite
 from tooling.engine import api

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cpu_train_stack.cli.errors import UsageError
 from tests.unit.tooling.bench.train.test_train import FACTS, RUNS
-from tooling.basis.errors import UsageError
 from tooling.bench.train import results
 from tooling.checks import tables
 

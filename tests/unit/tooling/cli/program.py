@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from invoke.exceptions import Exit
 
-from tooling.basis.say import say
+from cpu_train_stack.cli.say import say
 from tooling.cli import parser
 from tooling.cli.parser import Member
 from tooling.cli.process import guarded

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import tasks
+from cpu_train_stack.cli.errors import UsageError
 from tests.unit.tooling.cli.program import run
-from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.cli import completion
 

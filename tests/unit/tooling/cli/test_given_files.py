@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tooling.bench.forecast import models
 from tooling.hosts import job
 from tooling.image import lock

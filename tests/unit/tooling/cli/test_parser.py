@@ -10,9 +10,9 @@ from typing import Annotated
 
 import pytest
 
+from cpu_train_stack.cli.errors import UsageError
 from tests.forks import Forks
 from tests.unit.tooling.cli.program import run
-from tooling.basis.errors import UsageError
 from tooling.basis.paths import CACHE, ROOT
 from tooling.cli import options
 from tooling.cli.options import command_argv

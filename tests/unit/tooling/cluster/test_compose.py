@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.machine import shared_memory
 from cpu_train_stack.machine.facts import Core
-from tooling.basis.errors import UsageError
 from tooling.cluster import compose, launchers, up
 from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.spec import Mount

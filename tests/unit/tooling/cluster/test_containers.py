@@ -11,8 +11,8 @@ from unittest.mock import Mock
 import pytest
 from docker.errors import APIError, NotFound
 
+from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.machine.facts import Core
-from tooling.basis.errors import UsageError
 from tooling.cluster import compose, containers, nodes, users
 from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.spec import ContainerSpec

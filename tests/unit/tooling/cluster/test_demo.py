@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from invoke.exceptions import Exit
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tooling.cluster import demo, demo_answers, demo_chats, demo_data, pretrained
 from tooling.cluster import run as cluster
 from tooling.cluster.compose import ClusterSpec

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tooling.basis.errors import EngineLostError
 from tooling.cluster import nodes
 from tooling.cluster.nodes import Node
+from tooling.engine.failures import EngineLostError
 
 
 def test_the_node_that_failed_first_is_named() -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from cpu_train_stack.cli.errors import UsageError
 from tests.unit.tooling.cluster.test_compose import document, single, spec
-from tooling.basis.errors import UsageError
 from tooling.basis.yaml import render
 from tooling.cluster import compose
 from tooling.cluster.compose import ClusterSpec

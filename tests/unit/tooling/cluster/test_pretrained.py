@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cpu_train_stack import contract
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tooling.cluster import pretrained
 
 FILES = {"config.json": b"{}", "model.safetensors": b"weights"}
@@ -51,7 +51,7 @@ def fails() -> str:
     """The one line of a fetch that fails and leaves nothing behind."""
     with pytest.raises(UsageError) as caught:
         pretrained.minilm()
-    assert caught.value.code == contract.USAGE_EXIT_CODE
+    assert caught.value.exit_code == contract.USAGE_EXIT_CODE
     assert "\n" not in str(caught.value)
     assert not pretrained.MODELS.is_dir() or list(pretrained.MODELS.iterdir()) == []
     return str(caught.value)

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from cpu_train_stack import contract
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tooling.cluster import compose, containers, follow, nodes, up, users
 from tooling.cluster import run as cluster
 from tooling.cluster.compose import ClusterSpec

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tooling.basis.say import say
+from cpu_train_stack.cli.say import say
 from tooling.cluster import nodes, wait
 from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.nodes import Node

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 from docker.errors import DockerException
 
+from cpu_train_stack.cli.errors import UsageError
 from tests import certificates
 from tests.answers import answer, serving
-from tooling.basis.errors import EngineLostError, UsageError
 from tooling.cluster import follow, nodes
 from tooling.engine import find, podman
 from tooling.engine.client import connect
+from tooling.engine.failures import EngineLostError
 from tooling.image import registry
 
 ANSWERS = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cpu_train_stack.doctor.checks import Check, CheckStatus, document
+from cpu_train_stack.cli.checks import Check, CheckStatus, document
 from cpu_train_stack.machine import cpus
 from tests import documents
 from tests.unit.tooling.engine.findings import BOOKWORM, COMPLETE, FACTS, NOTHING, STOPPED

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cpu_train_stack.cli.errors import UsageError
 from tests.unit.tooling.engine.findings import BOOKWORM
-from tooling.basis.errors import UsageError
 from tooling.engine.find import EngineHost
 from tooling.engine.install import (
     APT,

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from cpu_train_stack.cli.errors import UsageError
 from tests.unit.tooling.engine.findings import BOOKWORM, COMPLETE, NOTHING
-from tooling.basis.errors import UsageError
 from tooling.engine import api, podman
 from tooling.engine.find import EngineHost, Findings
 

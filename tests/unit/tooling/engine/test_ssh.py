@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cpu_train_stack.launch.mpi.hostfile import HostfileEntry
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.placement.hostfile import HostfileEntry
 from tests.unit.tooling.engine.fake_ssh import FakeSsh
-from tooling.basis.errors import UsageError
 from tooling.engine import ssh
 from tooling.engine.ssh import Done, Remote, RemoteError
 

@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from cpu_train_stack.launch.mpi.hostfile import HostfileEntry
+from cpu_train_stack.placement.hostfile import HostfileEntry
 from tests.unit.tooling.image.examples import LOCK
 from tooling.hosts.job import Job
 from tooling.image import lock

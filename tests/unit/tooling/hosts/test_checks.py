@@ -5,9 +5,9 @@ from typing import NoReturn, cast
 
 import pytest
 
+from cpu_train_stack.cli.errors import UsageError
 from tests.unit.tooling.hosts.host_jobs import job
 from tests.unit.tooling.hosts.test_hosts import sound
-from tooling.basis.errors import UsageError
 from tooling.engine.ssh import Remote, RemoteError
 from tooling.hosts import checks
 

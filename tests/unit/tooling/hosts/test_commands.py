@@ -14,9 +14,9 @@ from unittest.mock import Mock
 
 import pytest
 
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import locked
 from tests.unit.tooling.hosts.host_jobs import job
-from tooling.basis.errors import UsageError
-from tooling.basis.files import locked
 from tooling.basis.identity import IDENTITY
 from tooling.cli import tasks_clusters
 from tooling.cluster import nodes

@@ -16,11 +16,11 @@ import pytest
 from invoke.exceptions import Exit
 
 from cpu_train_stack import contract
-from cpu_train_stack.launch.mpi.hostfile import HostfileEntry
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import locked
+from cpu_train_stack.placement.hostfile import HostfileEntry
 from tests.unit.tooling.closed_pipe import ClosedPipe
 from tests.unit.tooling.hosts.host_jobs import job
-from tooling.basis.errors import UsageError
-from tooling.basis.files import locked
 from tooling.engine.ssh import Done, Remote, RemoteError
 from tooling.hosts import control, launch, record
 from tooling.hosts.record import Record

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cpu_train_stack.launch.mpi.hostfile import HostfileEntry
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.placement.hostfile import HostfileEntry
 from tests.unit.tooling.hosts.host_jobs import HOSTS, job
-from tooling.basis.errors import UsageError
 from tooling.hosts import facts
 from tooling.hosts.facts import Facts
 from tooling.hosts.job import Job, forwarded_values, ranks_on_each, read_hosts

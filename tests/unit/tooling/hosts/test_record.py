@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tooling.cli import tasks_clusters
 from tooling.hosts import record
 

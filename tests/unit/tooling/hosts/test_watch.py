@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from invoke.exceptions import Exit
 
+from cpu_train_stack.cli.errors import UsageError
 from tests.unit.tooling.hosts.host_jobs import job
-from tooling.basis.errors import UsageError
 from tooling.hosts import commands, control, record
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tooling.engine import docker, podman
 from tooling.engine.api import PODMAN, Engine
 from tooling.engine.docker import LocalImage

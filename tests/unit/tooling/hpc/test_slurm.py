@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.placement import launchers
-from tooling.basis.errors import UsageError
 from tooling.hpc.slurm import SlurmJob
 
 COMMAND = ("train", "--model_name_or_path", "/data/bert", "--output_dir", "/output/it's $(here)")

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from cpu_train_stack import contract
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.say import say
 from tests.unit.tooling.tiny import make_pin
-from tooling.basis.errors import UsageError
-from tooling.basis.say import say
 from tooling.engine import api
 from tooling.image import base
 from tooling.pins.pin import DEBIAN_RELEASES, Pin
@@ -153,7 +153,7 @@ def test_a_base_that_cannot_be_built_is_one_line(
     with pytest.raises(UsageError, match=expected) as caught:
         base.ensure(PIN)
     assert "\n" not in str(caught.value)
-    assert caught.value.code == contract.USAGE_EXIT_CODE
+    assert caught.value.exit_code == contract.USAGE_EXIT_CODE
     assert list((programs.folder / "cache").iterdir()) == []
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tooling.basis.identity import IDENTITY
 from tooling.basis.paths import ROOT
 from tooling.checks import sanitize

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import pytest
 
+from cpu_train_stack.cli.errors import UsageError
 from tests.answers import answer, served
-from tooling.basis.errors import UsageError
 from tooling.engine.api import Engine
 from tooling.image import given
 from tooling.image.choice import Choice

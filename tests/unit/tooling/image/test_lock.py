@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cpu_train_stack.cli.errors import UsageError
 from tests.unit.tooling.image.examples import LOCK
-from tooling.basis.errors import UsageError
 from tooling.image import lock
 from tooling.image.choice import Choice
 

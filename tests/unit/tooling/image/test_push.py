@@ -10,9 +10,9 @@ from unittest.mock import Mock
 
 import pytest
 
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import sha256_of
 from tests.unit.tooling.image.examples import FOUND, PIN
-from tooling.basis.errors import UsageError
-from tooling.basis.files import sha256_of
 from tooling.engine import api, docker
 from tooling.image import build, inspect, push, recipe, sign
 from tooling.pins import added, status

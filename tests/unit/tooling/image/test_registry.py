@@ -6,8 +6,8 @@ from urllib.parse import unquote
 
 import pytest
 
+from cpu_train_stack.cli.errors import UsageError
 from tests.answers import answer, served
-from tooling.basis.errors import UsageError
 from tooling.engine import docker
 from tooling.image.registry import Registry, Target
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tooling.hosts.job import Job
 from tooling.image import sign
 from tooling.image.choice import Choice

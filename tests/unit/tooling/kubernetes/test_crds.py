@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
+from cpu_train_stack.cli.errors import UsageError
 from tests.unit.tooling.kubernetes.crd_schema import Schema, mistakes, read
 from tests.unit.tooling.kubernetes.jobs import KINDS, documents
-from tooling.basis.errors import UsageError
 
 DESCRIPTION = Path(__file__).parent / "crds.yaml"
 REAL = os.environ.get("CTS_CRDS", "")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.launch import options
 from cpu_train_stack.launch.mpi.command import parse as parse_mpi_launch
 from tests.unit.tooling.image.examples import LOCK
@@ -25,7 +26,6 @@ from tests.unit.tooling.kubernetes.jobs import (
     request,
     templates,
 )
-from tooling.basis.errors import UsageError
 from tooling.image import lock
 from tooling.kubernetes import manifest
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from cpu_train_stack.cli.errors import UsageError
 from tests.unit.tooling.kubernetes.jobs import request
-from tooling.basis.errors import UsageError
 from tooling.kubernetes.request import warnings
 from tooling.kubernetes.trainer import TrainJob
 

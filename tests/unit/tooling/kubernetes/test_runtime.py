@@ -7,11 +7,11 @@ import pytest
 import yaml
 
 from cpu_train_stack import contract
+from cpu_train_stack.cli.errors import UsageError
 from tests.unit.tooling.image.examples import LOCK
 from tests.unit.tooling.kubernetes.crd_schema import mistakes
 from tests.unit.tooling.kubernetes.jobs import IMAGE, OPTIONS
 from tests.unit.tooling.kubernetes.test_crds import OURS, REAL, real
-from tooling.basis.errors import UsageError
 from tooling.basis.yaml import render
 from tooling.image import lock
 from tooling.kubernetes import manifest

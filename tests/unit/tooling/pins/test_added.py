@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from cpu_train_stack.cli import files
+from cpu_train_stack.cli.errors import UsageError
 from tests.unit.tooling.tiny import make_wheel
-from tooling.basis import files
-from tooling.basis.errors import UsageError
 from tooling.image.choice import Choice
 from tooling.pins import added, choose, status
 from tooling.pins.status import PinStatus

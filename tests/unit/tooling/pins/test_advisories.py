@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import cpu_train_stack.doctor.image
-from cpu_train_stack.doctor.checks import CheckStatus
-from tooling.basis.say import say
+from cpu_train_stack.cli.checks import CheckStatus
+from cpu_train_stack.cli.say import say
 from tooling.engine import api, docker
 from tooling.image import base, build, recipe
 from tooling.image.base import Base

@@ -4,8 +4,8 @@ import pytest
 
 import tasks
 from cpu_train_stack import contract
+from cpu_train_stack.cli.errors import UsageError
 from tests.unit.tooling.cli.program import run
-from tooling.basis.errors import UsageError
 from tooling.pins import choose, parse
 from tooling.pins.pin import Ccl, TorchSource
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tooling.pins import osv
 
 TWO_BRANCHES = [{"introduced": "2.0.0"}, {"fixed": "2.0.6"}, {"introduced": "0"}, {"fixed": "1.26.17"}]

@@ -8,9 +8,9 @@ import pytest
 
 import tasks
 from cpu_train_stack import contract
+from cpu_train_stack.cli.errors import UsageError
 from tests import documents
 from tests.unit.tooling.cli.program import run
-from tooling.basis.errors import UsageError
 from tooling.basis.identity import IDENTITY
 from tooling.basis.paths import ROOT
 from tooling.pins import parse, table
@@ -53,7 +53,7 @@ def test_an_unknown_pin_lists_the_choices() -> None:
     with pytest.raises(UsageError) as caught:
         parse.load().pin("2.12")
     assert str(caught.value) == f"unknown pin '2.12': choose one of {CHOICES}"
-    assert caught.value.code == contract.USAGE_EXIT_CODE
+    assert caught.value.exit_code == contract.USAGE_EXIT_CODE
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_wrong_row_is_one_line_with_what_was_found_and_expected(
     assert expected in message
     assert message.startswith("versions.toml")
     assert "\n" not in message
-    assert caught.value.code == contract.USAGE_EXIT_CODE
+    assert caught.value.exit_code == contract.USAGE_EXIT_CODE
 
 
 def test_each_row_with_a_mistake_is_one_line(tmp_path: Path) -> None:

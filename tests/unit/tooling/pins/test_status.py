@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from cpu_train_stack.cli.errors import UsageError
 from tests.unit.tooling.tiny import make_pin
-from tooling.basis.errors import UsageError
 from tooling.pins import parse, status
 from tooling.pins.pin import TorchSource
 from tooling.pins.status import PinStatus

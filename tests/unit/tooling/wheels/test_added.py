@@ -9,10 +9,10 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import sha256_of
 from tests.answers import answer, served
 from tests.unit.tooling.tiny import make_pin, make_simple_index, make_wheel, write_lock
-from tooling.basis.errors import UsageError
-from tooling.basis.files import sha256_of
 from tooling.pins import added as packages
 from tooling.pins.pin import Pin
 from tooling.wheels import added, fetch, locks, pip

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from invoke.exceptions import Exit
 
+from cpu_train_stack.cli.errors import UsageError
 from tests.unit.tooling.pins.test_osv import record, write
-from tooling.basis.errors import UsageError
 from tooling.pins import choose
 from tooling.pins.osv import KnownVulnerability
 from tooling.wheels import advisories, locks

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cpu_train_stack import contract
+from cpu_train_stack.cli.errors import UsageError
 from tests.unit.tooling.tiny import make_pin, make_simple_index, make_wheel, write_lock
-from tooling.basis.errors import UsageError
 from tooling.cli import tasks_dev
 from tooling.pins import parse, status
 from tooling.pins.pin import DEBIAN_RELEASES, DebianRelease, Pin, TorchSource
@@ -117,7 +117,7 @@ def test_an_unusable_lock_is_one_line_with_the_command_that_writes_it(
     assert expected in str(caught.value)
     assert "./inv dev lock --pin tiny" in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert caught.value.code == contract.USAGE_EXIT_CODE
+    assert caught.value.exit_code == contract.USAGE_EXIT_CODE
 
 
 def test_a_lock_is_read_as_it_was_written(
@@ -148,7 +148,7 @@ def test_a_lock_whose_second_file_cannot_be_written_is_written_again(
             raise OSError(errno.ENOSPC, "No space left on device")
         written.append(path)
 
-    monkeypatch.setattr(locks, "write_atomic", write_once)
+    monkeypatch.setattr(locks, "write_with_folder", write_once)
     monkeypatch.setattr(resolve, "resolve", lambda _pin: ([], []))
     pin = make_pin({"tiny-a": "1.0"})
     with pytest.raises(OSError, match="No space left"):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from cpu_train_stack.cli.errors import UsageError
 from tests.unit.tooling.tiny import make_pin, make_simple_index, make_wheel
-from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.wheels import pip, resolve
 from tooling.wheels.resolve import LockedWheel

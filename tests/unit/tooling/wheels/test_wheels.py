@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from cpu_train_stack import contract
+from cpu_train_stack.cli.errors import UsageError
 from tests.answers import served
 from tests.unit.tooling.tiny import make_pin, make_simple_index, make_wheel, write_lock
-from tooling.basis.errors import UsageError
 from tooling.basis.paths import ROOT
 from tooling.pins.pin import Pin
 from tooling.wheels import fetch, locks, pip
@@ -75,7 +75,7 @@ def fails(place: Place) -> str:
     """The message of a fetch that fails. Asserts that no partial file is left."""
     with pytest.raises(UsageError) as caught:
         fetch.fetch(place.pin, place.fetched)
-    assert caught.value.code == contract.USAGE_EXIT_CODE
+    assert caught.value.exit_code == contract.USAGE_EXIT_CODE
     assert "\n" not in str(caught.value)
     left = {path.name for path in place.fetched.parent.iterdir()} - {".tiny.lock"}
     assert left == {"tiny"}, "scratch was left behind"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from cpu_train_stack.cli.errors import UsageError
 from tests import documents
-from tooling.basis.errors import UsageError
 from tooling.basis.figures import duration
 from tooling.bench.forecast import command, models, request
 from tooling.bench.forecast.estimate import Estimate

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from benchmarks.jobs import BY_NAME
 from benchmarks.split import CLASSES
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tooling.bench import plots, report, runner
 from tooling.bench.forecast import inputs, models
 from tooling.bench.train import results, run

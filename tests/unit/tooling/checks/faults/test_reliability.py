@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tooling.basis.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError
 from tooling.checks.faults import reliability
 from tooling.checks.faults.faults import FAULTS
 from tooling.checks.faults.reliability import Recovery, Result

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cpu_train_stack.cli.errors import UsageError
-from cpu_train_stack.launch.mpi import hostfile
-from cpu_train_stack.launch.mpi.hostfile import HostfileEntry
+from cpu_train_stack.placement import hostfile
+from cpu_train_stack.placement.hostfile import HostfileEntry
 
 
 def test_every_form_of_a_line() -> None:

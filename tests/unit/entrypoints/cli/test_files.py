@@ -1,5 +1,7 @@
 """Atomic writes, files that the user names, and locks between processes."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys
@@ -7,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tooling.basis.errors import UsageError
-from tooling.basis.files import LockedError, locked, scratch, write_output
-from tooling.basis.paths import ROOT
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import LockedError, locked, scratch, write_output
+from tests.unit.entrypoints import ROOT
 
 WRITE = """
 import sys
 from pathlib import Path
-from tooling.basis.files import write_atomic
+from cpu_train_stack.cli.files import write_atomic
 for _ in range(500):
     write_atomic(Path(sys.argv[1]), sys.argv[2] * 10_000)
 """
@@ -58,7 +60,7 @@ def test_standard_output_is_appended_to_by_its_name(tmp_path: Path) -> None:
     file, link = tmp_path / "file", tmp_path / "stdout"
     link.symlink_to("/proc/self/fd/1")  # as /dev/stdout, which a failing test must not replace
     file.write_text("first\n")
-    script = "import sys; from pathlib import Path; from tooling.basis.files import write_output as write\n"
+    script = "import sys; from pathlib import Path; from cpu_train_stack.cli.files import write_output as write\n"
     script += "write(Path(sys.argv[1]), 'second\\n', '--output')"
     argv = [sys.executable, "-c", script, str(link)]
     with file.open("a") as stream:
@@ -80,7 +82,7 @@ def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
-from tooling.basis.files import locked
+from cpu_train_stack.cli.files import locked
 with locked(Path(sys.argv[1]), waiting=None):
     print("held", flush=True)
     time.sleep(60)
@@ -121,7 +123,7 @@ def test_a_lock_that_is_a_link_is_refused_and_no_file_is_emptied(tmp_path: Path)
 _SCRATCH = """
 import sys, time
 from pathlib import Path
-from tooling.basis.files import scratch
+from cpu_train_stack.cli.files import scratch
 with scratch(Path(sys.argv[1])) as folder:
     (folder / "inner").mkdir()
     print(folder, flush=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cpu_train_stack.cli.checks import Check, CheckStatus, worst
 from cpu_train_stack.cli.numbers import count
-from cpu_train_stack.doctor.checks import Check, CheckStatus, worst
 from cpu_train_stack.page.blocks import Drawing, Page, Section, Table, Texts
 
 

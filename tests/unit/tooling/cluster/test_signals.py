@@ -1,65 +1,21 @@
 """A second Ctrl-C while a command removes what it has started."""
 
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tooling.basis import signals
-from tooling.basis.errors import EngineLostError
+from tests.signals import default_handlers, interrupt
 from tooling.cluster import run, wait
 from tooling.engine import docker
+from tooling.engine.failures import EngineLostError
 
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
     """Those of ./inv, whoever started the tests."""
-    former = {number: signal.getsignal(number) for number in signals._ENDING}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    for number, handler in former.items():
-        signal.signal(number, handler)
-
-
-def interrupt() -> None:
-    signal.raise_signal(signal.SIGINT)
-
-
-def test_a_signal_ends_the_command_after_the_block() -> None:
-    done = []
-
-    def block() -> None:
-        with signals.delayed():
-            interrupt()
-            interrupt()
-            done.append(True)
-
-    with pytest.raises(KeyboardInterrupt):
-        block()
-    assert done
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_a_signal_that_is_ignored_stays_ignored() -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
-    with signals.delayed():
-        signal.raise_signal(signal.SIGHUP)
-    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-
-
-def test_other_threads_are_not_interrupted_anyway() -> None:
-    done = []
-
-    def work() -> None:
-        with signals.delayed():
-            done.append(True)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert done
+    with default_handlers():
+        yield
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Signals that end a command, such as Ctrl-C."""
 
+from __future__ import annotations
+
 import ctypes
 import signal
 import threading
@@ -7,13 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
 _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """In a child before it runs its program (preexec_fn): kill -9 of ./inv ends it, too."""
+    """In a child before it runs its program (preexec_fn): kill -9 of this process ends it, too."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
