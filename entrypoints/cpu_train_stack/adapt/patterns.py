@@ -72,8 +72,9 @@ def computes(forward: Any, formula: Callable[..., Any], given: int = 1, **parts:
     with attempt():
         numbers = torch.arange(24, dtype=torch.float64).sin().view(2, 3, 4)
         inputs = [numbers + one for one in range(given)]
-        found = inspect.unwrap(forward)(SimpleNamespace(training=False, **parts), *inputs)
-        torch.testing.assert_close(found, formula(*inputs), rtol=1e-12, atol=1e-12)
+        for training in (False, True):
+            found = inspect.unwrap(forward)(SimpleNamespace(training=training, **parts), *inputs)
+            torch.testing.assert_close(found, formula(*inputs), rtol=1e-12, atol=1e-12)
         return True
     return False
 

@@ -158,6 +158,11 @@ def other_layers_are_left_alone() -> None:
         def forward(self, x: Any) -> Any:
             return self.down_proj(self.act_fn(self.gate_proj(x)) * (self.up_proj(x) + 1))
 
+    class TrainingMLP(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            x = 2 * x if self.training else x
+            return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
     class OtherDecoderLayer(torch.nn.Module):
         def forward(self, states: Any) -> Any:
             added = self.self_attn(hidden_states=self.input_layernorm(states))[0]
@@ -167,7 +172,7 @@ def other_layers_are_left_alone() -> None:
         turned = [one.roll(1, -1) * sin.unsqueeze(unsqueeze_dim) for one in (q, k)]
         return q * cos.unsqueeze(1) + turned[0], k * cos.unsqueeze(1) + turned[1]
 
-    kinds = (OtherRMSNorm, OtherMLP, OtherDecoderLayer)
+    kinds = (OtherRMSNorm, OtherMLP, TrainingMLP, OtherDecoderLayer)
     own = types.ModuleType(__name__)
     vars(own).update({kind.__name__: kind for kind in kinds}, apply_rotary_pos_emb=apply_rotary_pos_emb)
     before = [kind.forward for kind in kinds]
