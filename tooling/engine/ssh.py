@@ -5,23 +5,20 @@ All commands to a machine share one connection: that of the user's ControlMaster
 asks no questions.
 """
 
-import re
-import resource
+import os
 import shlex
-import shutil
+import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TypeVar, cast
+from typing import IO, cast
 
-from cpu_train_stack.cli import printable
-from cpu_train_stack.cli.errors import UsageError
-from cpu_train_stack.placement.hostfile import HostfileEntry
+from tooling.engine import ssh_causes
+from tooling.engine.ssh_causes import shorten
 
 # Unless the user's configuration has a ConnectTimeout.
 CONNECT_SECONDS = 10
@@ -29,8 +26,14 @@ COMMAND_SECONDS = 60.0
 END_SECONDS = 5.0
 # The exit code of ssh if the connection fails, and of timeout(1).
 FAILED, TIMED_OUT = 255, 124
+# More of them, which older releases refuse: OpenSSH 8.7 and later.
+_NEWER_OPTIONS = {"ForkAfterAuthentication": "no", "SessionType": "default", "StdinNull": "no"}
+# A jump host's ssh does not get the options.
+_NO_QUESTIONS = {"SSH_ASKPASS_REQUIRE": "never"}
+_ASKING = ("DISPLAY", "SSH_ASKPASS", "WAYLAND_DISPLAY")
 _OPTIONS = {
     "BatchMode": "yes",
+    "ControlMaster": "no",
     "LogLevel": "INFO",
     # What the user may have configured for a login, but not for commands.
     "ClearAllForwardings": "yes",
@@ -42,32 +45,6 @@ _OPTIONS = {
     "ServerAliveInterval": "20",
     "ServerAliveCountMax": "3",
 }
-# What ssh prints, and what it means. The first match applies. Groups of the pattern are fields of the text.
-_CAUSES = {
-    "HOST IDENTIFICATION HAS CHANGED": "the host key of {where} has CHANGED: it may be intercepted, or the host "
-    "was reinstalled; if reinstalled, remove its old key with ssh-keygen -R",
-    "Host key verification failed": "the host key of {where}, or of its jump host, is not known: log in to the "
-    "host once with ssh, and verify its key",
-    r"Permission denied \((?P<how>.*)\)": "{where} refuses your login ({how}): check your key, your agent and the "
-    "user name",
-    "Too many authentication failures": "{where} refuses your login after too many keys: name the right one with "
-    "IdentityFile and IdentitiesOnly in ~/.ssh/config",
-    r"Could not resolve hostname (?P<name>\S+): (?P<how>.*)": "{name} does not resolve ({how}): correct the name, "
-    "or add it to ~/.ssh/config",
-    "(?P<how>Connection refused|No route to host|Network is unreachable)": "{where} cannot be reached ({how}): "
-    "check that the host is up and that sshd is running",
-    "timed out|not responding": "{where} does not answer within {seconds} s: check that the host is up",
-    "closed by|reset by|Broken pipe": "{where} closed the connection: read the log of its sshd",
-}
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-
-def shorten(text: str, limit: int = 200) -> str:
-    """The text on one line."""
-    line = printable.one_line(text)
-    return line if len(line) <= limit else f"{line[:limit]}…"
 
 
 class RemoteError(Exception):
@@ -106,7 +83,7 @@ class Session:
 
 
 class Remote:
-    """A connection to the host that ssh knows as `name`. Raises RemoteError if it cannot be connected."""
+    """The host that ssh knows as `name`. Commands need `open` before, and end with `close`."""
 
     def __init__(self, name: str, user: str | None = None) -> None:
         self.name = name
@@ -117,38 +94,32 @@ class Remote:
         self._stack = ExitStack()
         settings = self._settings()
         self._where = f"{settings['hostname']} port {settings['port']}"
+        self._options += [f"-o{key}={value}" for key, value in _NEWER_OPTIONS.items() if key.lower() in settings]
         timeout = settings.get("connecttimeout", "none")
         self._seconds = int(timeout) if timeout.isdigit() and timeout != "0" else CONNECT_SECONDS
         self._options.append(f"-oConnectTimeout={self._seconds}")
-        if settings.get("controlpath", "none") == "none" or self._ssh("-O", "check").code != 0:
-            try:
-                self._connect()
-            except BaseException:
-                self.close()
-                raise
+        self._shared = settings.get("controlpath", "none") != "none" and self._ssh("-O", "check").code == 0
 
     def run(self, command: str, stdin: bytes = b"", limit: float = COMMAND_SECONDS) -> Done:
         """Run `command` in a new shell.
 
         Raises RemoteError if the connection breaks, or if the command has not ended after `limit` seconds.
         """
+        session = self.start(command, subprocess.PIPE)
         try:
-            done = subprocess.run(
-                self._argv(command),
-                input=stdin,
-                capture_output=True,
-                check=False,
-                timeout=limit,
-                start_new_session=True,
-            )
+            printed = session.process.communicate(stdin, limit)
         except subprocess.TimeoutExpired:
             raise RemoteError(
                 f"{_first_words(command)} did not end within {limit:g} s: log in to the host to find out why"
             ) from None
-        out, err = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
-        if done.returncode == FAILED:
+        finally:
+            self._started.discard(session)
+            session.end(0)
+        out, err = (text.decode(errors="replace") for text in printed)
+        code = session.process.returncode
+        if code == FAILED or code < 0:
             raise RemoteError(f"{_first_words(command)} was not answered: {self._explain(err)}")
-        return Done(done.returncode, out, err)
+        return Done(code, out, err)
 
     def check(self, command: str, failure: str, stdin: bytes = b"") -> Done:
         """Like run(). Raises RemoteError with `failure` and the reason if the command fails, too."""
@@ -163,7 +134,12 @@ class Remote:
         Ends early if the connection breaks. Then calls `lost`, which a job does not need: its keeper reports a
         lost host. close() ends it too, without a call.
         """
-        session = self.start(command, subprocess.DEVNULL)
+        try:
+            session = self.start(command, subprocess.DEVNULL)
+        except RemoteError:
+            if lost and not self._closed:
+                lost()
+            return
         try:
             session.stdin.close()
             while chunk := session.stdout.read(1 << 16):
@@ -175,16 +151,22 @@ class Remote:
             session.end(0)
 
     def start(self, command: str, stderr: IO[bytes] | int, *options: str) -> Session:
-        """Start `command` in a new shell. close() ends it."""
-        process = subprocess.Popen(
-            self._argv(command, *options),
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            # Without the terminal: ctrl-C ends ./inv, which ends its commands. A jump host's ssh asks nothing.
-            start_new_session=True,
-        )
+        """Start `command` in a new shell. close() ends it. Raises RemoteError if ssh cannot be started."""
+        if self._closed:
+            raise RemoteError("the connection is closed")
+        try:
+            process = subprocess.Popen(
+                self._argv(command, *options),
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=_environ(),
+                # Without the terminal: ctrl-C ends ./inv, which ends its commands.
+                start_new_session=True,
+            )
+        except OSError as error:  # no memory, or too many processes
+            raise RemoteError(f"ssh cannot be started: {error.strerror}") from error
         session = Session(process, cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout))
         self._started.add(session)
         return session
@@ -211,25 +193,38 @@ class Remote:
         """What ssh would use for the host."""
         done = self._ssh("-G")
         if done.code != 0:
-            raise RemoteError(f"ssh cannot read its configuration: {done.last}")
+            first = done.err.strip().partition("\n")[0]
+            raise RemoteError(ssh_causes.explain(first, f"ssh cannot use its configuration for {self.name}", 0))
         return dict(line.split(" ", 1) for line in done.out.splitlines() if " " in line)
 
-    def _connect(self) -> None:
-        """Open a connection for all commands. It ends with its first command, which ends with this process."""
+    def open(self) -> None:
+        """Connect for all commands, unless the user's own connection is open. Raises RemoteError.
+
+        The connection ends with its first command, which ends with this process.
+        """
+        if self._shared:
+            return
         # Not in the user's TMPDIR: the path of a socket has at most 107 bytes.
         temporary = tempfile.TemporaryDirectory(prefix="cts-ssh-", dir="/tmp")
         folder = Path(self._stack.enter_context(temporary))
-        self._options += ["-oControlMaster=no", f"-oControlPath={folder}/master"]
+        self._options.append(f"-oControlPath={folder}/master")
         with (folder / "errors").open("wb") as errors:
             master = self.start("echo; exec cat", errors, "-oControlMaster=yes", "-oControlPersist=no")
-        # The jump hosts, and logging in, take time as well.
-        timer = threading.Timer(3 * self._seconds, master.process.kill)
+        seconds = 3 * self._seconds  # the jump hosts, and logging in, take time as well
+        timer = threading.Timer(seconds, master.process.kill)
         timer.start()
         connected = master.stdout.read(1)
         timer.cancel()
-        if not connected:
-            message = (folder / "errors").read_text(errors="replace")
-            raise RemoteError(self._explain(message if master.process.wait() == FAILED else "timed out"))
+        if connected:
+            return
+        message, code = (folder / "errors").read_text(errors="replace"), master.process.wait()
+        if code in (FAILED, -signal.SIGKILL):
+            raise RemoteError(
+                self._explain(message if code == FAILED else "timed out", seconds if code < 0 else None)
+            )
+        raise RemoteError(
+            f"{self._where}: the login shell ended with code {code}, expected one that runs commands"
+        )
 
     def _argv(self, command: str, *options: str) -> list[str]:
         """ssh's first value of an option counts."""
@@ -237,60 +232,25 @@ class Remote:
 
     def _ssh(self, *options: str) -> Done:
         """What ssh reports without a command."""
-        done = subprocess.run(
-            ["ssh", *options, *self._host], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
-        return Done(done.returncode, done.stdout, done.stderr)
-
-    def _explain(self, message: str) -> str:
-        """One line: why ssh failed, and what to do. `message`: what ssh printed."""
-        for pattern, text in _CAUSES.items():
-            if found := re.search(pattern, message):
-                return printable.one_line(
-                    text.format(where=self._where, seconds=self._seconds, **found.groupdict())
-                )
-        lines = message.strip().splitlines() or ["ssh failed without a message"]
-        return f"{self._where}: {shorten(lines[-1])}"
-
-
-def each(items: Sequence[Item], work: Callable[[Item], Result], names: Sequence[str]) -> list[Result]:
-    """Call `work` on all items in parallel. Raises UsageError with a line for each that raised RemoteError."""
-    with ThreadPoolExecutor(max_workers=max(1, len(items))) as pool:
-        futures = [pool.submit(work, item) for item in items]
-    failures = []
-    for name, future in zip(names, futures, strict=True):
-        error = future.exception()
-        if isinstance(error, RemoteError):
-            failures.append(f"{name}: {error}")
-    if failures:
-        raise UsageError("\n".join(failures))
-    return [future.result() for future in futures]
-
-
-def connect(hosts: Sequence[HostfileEntry], stack: ExitStack) -> tuple[list[Remote], list[str]]:
-    """The connections, which `stack` closes, and a line for each host that could not be connected."""
-    if not shutil.which("ssh"):
-        raise UsageError(
-            "ssh is missing, expected OpenSSH's client: install openssh-client (Debian, Ubuntu) or "
-            "openssh-clients (Fedora, RHEL)"
-        )
-    # About ten files for each host.
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-    def attempt(host: HostfileEntry) -> Remote | str:
         try:
-            remote = Remote(host.name, host.user)
-        except RemoteError as error:
-            return f"{host.name}: {error}"
-        stack.callback(remote.close)
-        return remote
+            done = subprocess.run(
+                ["ssh", *options, *self._host],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+                timeout=3 * CONNECT_SECONDS,
+                env=_environ(),
+            )
+        except subprocess.TimeoutExpired:
+            raise RemoteError(f"ssh {options[0]} did not end within {3 * CONNECT_SECONDS} s") from None
+        return Done(done.returncode, *(text.decode(errors="replace") for text in (done.stdout, done.stderr)))
 
-    results = each(hosts, attempt, [host.name for host in hosts])
-    return (
-        [result for result in results if isinstance(result, Remote)],
-        [result for result in results if isinstance(result, str)],
-    )
+    def _explain(self, message: str, seconds: int | None = None) -> str:
+        return ssh_causes.explain(message, self._where, seconds or self._seconds)
+
+
+def _environ() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in _ASKING} | _NO_QUESTIONS
 
 
 def _first_words(command: str) -> str:

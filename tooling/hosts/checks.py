@@ -8,8 +8,10 @@ from functools import partial
 from cpu_train_stack.cli.errors import UsageError
 from tooling.basis.identity import IDENTITY
 from tooling.cluster import compose
-from tooling.engine.ssh import Remote, RemoteError, each, shorten
+from tooling.engine.ssh import Remote, RemoteError
+from tooling.engine.ssh_causes import shorten
 from tooling.hosts import commands, facts
+from tooling.hosts.connections import each
 from tooling.hosts.facts import Facts
 from tooling.hosts.job import Job, Place
 

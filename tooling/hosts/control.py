@@ -17,8 +17,9 @@ from cpu_train_stack.cli.errors import UsageError, mistakes
 from cpu_train_stack.cli.say import say
 from tooling.cluster.follow import copy_lines, copy_log, lines
 from tooling.cluster.nodes import GONE, Node
-from tooling.engine.ssh import FAILED, Remote, connect, each
+from tooling.engine.ssh import FAILED, Remote, RemoteError
 from tooling.hosts import commands, container, record
+from tooling.hosts.connections import connect, each
 from tooling.hosts.record import Record
 
 _POLL_SECONDS = 0.2
@@ -163,12 +164,15 @@ def _save_output(job: Record, remotes: Sequence[Remote]) -> dict[str, Node | Non
     """Save the output of each host's container. Return the states before, None if Docker does not answer."""
     containers = _containers(job)
 
+    def broken() -> None:
+        raise RemoteError("the connection broke while its output was saved")
+
     def save(remote: Remote) -> Node | None:
         name = containers[remote.name]
         found, _ = container.state(remote, name, timeout=0.0)
         if found and found.status != GONE:  # an earlier ./inv stop removed it and saved its output
             with _part(job, name).open("wb") as file:
-                file.writelines(lines(remote.name, remote.stream(commands.logs(name, follow=False))))
+                file.writelines(lines(remote.name, remote.stream(commands.logs(name, follow=False), broken)))
         return found
 
     names = [remote.name for remote in remotes]

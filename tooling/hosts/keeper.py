@@ -9,7 +9,8 @@ import subprocess
 import threading
 from collections.abc import Callable
 
-from tooling.engine.ssh import Remote, RemoteError, shorten
+from tooling.engine.ssh import Remote, RemoteError
+from tooling.engine.ssh_causes import shorten
 from tooling.hosts import commands
 
 BEAT_SECONDS = 5.0

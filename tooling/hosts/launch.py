@@ -12,13 +12,14 @@ from dataclasses import replace
 from invoke.exceptions import Exit
 
 from cpu_train_stack import contract
-from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.errors import UsageError, one_line
 from cpu_train_stack.cli.files import LockedError, locked
 from cpu_train_stack.cli.say import say
 from tooling.cluster import keys
 from tooling.cluster.wait import GRACE_SECONDS, STUCK_EXIT_CODE
-from tooling.engine.ssh import Remote, RemoteError, connect, each
+from tooling.engine.ssh import Remote, RemoteError
 from tooling.hosts import checks, commands, container, control, record
+from tooling.hosts.connections import connect, each
 from tooling.hosts.container import End
 from tooling.hosts.job import Job, Place, forwarded_values, placeholder
 from tooling.hosts.keeper import Keeper
@@ -161,7 +162,11 @@ def _keys(job: Job, places: Sequence[Place]) -> list[bytes]:
 
 
 def _wait(remote: Remote, name: str, events: queue.Queue[End]) -> None:
-    events.put(container.wait(remote, name))
+    try:
+        end = container.wait(remote, name)
+    except Exception as error:  # noqa: BLE001 - whatever the host answers, the job has to end
+        end = End(remote.name, None, f"its state cannot be read: {one_line(error)}")
+    events.put(end)
 
 
 def _until_end(job: Job, events: queue.Queue[End]) -> int:

@@ -154,10 +154,9 @@ def between_ranks(sampler: Any, lengths: Callable[[], Sequence[int] | None], arg
     return Balanced(sampler, tokens, arguments.train_batch_size, steps * ranks, padded=ranks if pads else 0)
 
 
-def of_trainer(trainer: Any, sampler: Any, rows: Any) -> Any:
-    """A Trainer's sampler of its training rows, balanced. `train`'s trainer knows their lengths."""
+def of_trainer(trainer: Any, sampler: Any, lengths: Callable[[], Sequence[int] | None]) -> Any:
+    """A Trainer's sampler of its training rows, balanced. `lengths`: as for between_ranks."""
     pads = not no_padding.skips_padding(trainer.accelerator.unwrap_model(trainer.model), trainer.args)
-    lengths = getattr(trainer, "row_lengths", None) or functools.partial(tokens_of, rows)
     return between_ranks(sampler, lengths, trainer.args, pads)
 
 
@@ -208,7 +207,8 @@ def _balance_trainer(situation: Situation, module: Any) -> None:
     def changed(self: Any, *arguments: Any, **named: Any) -> Any:  # transformers 4.46 has no argument for the rows
         dataset = next((rows for rows in (*arguments, *named.values()) if rows is not None), self.train_dataset)
         sampler = shuffled(original(self, *arguments, **named), self.args)
-        balanced = of_trainer(self, sampler, dataset)
+        lengths = self.row_lengths if situation.in_train else functools.partial(tokens_of, dataset)
+        balanced = of_trainer(self, sampler, lengths)
         if balanced is not sampler:
             situation.report(NAME, "the rows of each step are distributed so that ranks have nearly the same work")
         return balanced

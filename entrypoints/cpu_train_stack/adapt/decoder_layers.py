@@ -50,8 +50,9 @@ class NormRule:
         return decoder.norm(stream, added, weight, getattr(norm, self.epsilon), dtype, again)
 
 
-# The classes of RMSNorm whose forward is replaced.
+# The classes of RMSNorm and of MLP whose forward is replaced.
 NORMS: dict[type, NormRule] = {}
+MLPS: set[type] = set()
 
 
 def change(module: Any) -> list[str]:
@@ -70,6 +71,8 @@ def _norm(_module: Any, kind: Any) -> Callable[..., Any] | None:
     """This function and the next ones return what replaces the forward of a class, None for another class."""
     import torch
 
+    if len(inspect.signature(kind).parameters) != 2:
+        return None  # other settings than size and epsilon, such as groups, or no weight
     norm = kind(4, eps=0.5)
     epsilon = next((name for name in ("variance_epsilon", "eps") if getattr(norm, name, None) == 0.5), "")
     (weight,), states = norm.parameters(), torch.arange(8, dtype=torch.float32).sin().view(2, 4)
@@ -79,7 +82,7 @@ def _norm(_module: Any, kind: Any) -> Callable[..., Any] | None:
         if epsilon and torch.allclose(kind.forward(norm, states), normed * (weight + offset), 1e-6, 1e-6):
             keeps_dtype = kind.forward(norm, states.bfloat16()).dtype == torch.bfloat16
             NORMS[kind] = NormRule(epsilon, offset, keeps_dtype)
-            return functools.partial(_norm_forward, NORMS[kind])
+            return _norm_forward
     return None
 
 
@@ -116,7 +119,10 @@ def _mlp(_module: Any, kind: Any) -> Callable[..., Any] | None:
 
     parts = {"gate_proj": torch.sin, "act_fn": torch.tanh, "up_proj": torch.cos, "down_proj": torch.sigmoid}
     wanted = patterns.computes(kind.forward, lambda x: (x.sin().tanh() * x.cos()).sigmoid(), **parts)
-    return _mlp_forward if wanted else None
+    if not wanted:
+        return None
+    MLPS.add(kind)
+    return _mlp_forward
 
 
 def _rotary(function: Any) -> Callable[..., Any] | None:
@@ -166,7 +172,9 @@ def _layer_forward(names: tuple[str, ...], original: Callable[..., Any]) -> Call
         if not _can_add(stream, added):
             stream = stream + added
             return stream + _applied(before[1], self.mlp(self.post_attention_layernorm(stream)))
-        dtype = autocast_dtype() or second.dtype(stream, norms[1].weight)
+        # Only products read the result in these classes. Experts, for example, compute in its dtype.
+        narrow = autocast_dtype() if type(self.mlp) in MLPS else None
+        dtype = narrow or second.dtype(stream, norms[1].weight)
         stream, normed = second.computed(norms[1], stream, added, dtype, again=True)
         with not_kept(normed):
             added = _applied(before[1], self.mlp(normed))
@@ -182,11 +190,12 @@ def _can_add(stream: Any, added: Any) -> bool:
     return numbers.computable(stream, added) and _promoted(stream, added) == stream.dtype
 
 
-def _norm_forward(rule: NormRule, original: Callable[..., Any]) -> Callable[..., Any]:
+def _norm_forward(original: Callable[..., Any]) -> Callable[..., Any]:
     from cpu_train_stack.operators import numbers
 
     def forward(self: Any, *args: Any, **options: Any) -> Any:
-        if options or len(args) != 1 or not numbers.computable(*args, self.weight):
+        rule = NORMS.get(type(self))  # a subclass may compute something else
+        if rule is None or options or len(args) != 1 or not numbers.computable(*args, self.weight):
             return original(self, *args, **options)
         return rule.computed(self, *args, None, rule.dtype(*args, self.weight))[1]
 

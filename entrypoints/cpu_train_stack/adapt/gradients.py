@@ -85,7 +85,7 @@ def _share_buckets(_situation: Situation, module: Any) -> None:
     module.Trainer._wrap_model = wrap
 
 
-def _exchange_rows(_situation: Situation, module: Any) -> None:
+def _exchange_rows(situation: Situation, module: Any) -> None:
     original = module.Trainer.training_step
     known: WeakSet[Any] = WeakSet()
 
@@ -93,7 +93,7 @@ def _exchange_rows(_situation: Situation, module: Any) -> None:
     def step(self: Any, model: Any, *arguments: Any, **options: Any) -> Any:
         if model not in known:
             known.add(model)
-            exchange(model, getattr(self, "ddp_comm_hook", None))  # an attribute of `train`'s trainer
+            exchange(model, self.ddp_comm_hook if situation.in_train else None)
         return original(self, model, *arguments, **options)
 
     module.Trainer.training_step = step

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from cpu_train_stack.operators.output_layer import OutputLayer
 
 NAME = "output-layer"
+_RELEASES = Releases("transformers", "4.46")  # `train` has it since then, scripts since 4.48
 # The attribute of a Trainer with the model of its last step, and what `_output_layer` returned for it.
 _ATTRIBUTE = "_cpu_train_stack_output"
 
@@ -24,9 +25,8 @@ def _hook_trainer(situation: Situation, module: Any) -> None:
     def compute_loss(
         self: Any, model: Any, inputs: Any, return_outputs: bool = False, *args: Any, **options: Any
     ) -> Any:
-        own = getattr(self, "output", None)
-        if own is not None:  # of `train`'s trainer, whose loss and metrics are computed from the sums
-            with own.labelled(inputs["labels"]):
+        if situation.in_train:  # its loss and metrics are computed from the sums of its trainer's own output layer
+            with contextlib.nullcontext() if self.output is None else self.output.labelled(inputs["labels"]):
                 return original(self, model, inputs, return_outputs, *args, **options)
         # With `return_outputs`, the caller may read the scores.
         found = None if return_outputs or not model.training or "shift_labels" in inputs else _found(self, model)
@@ -131,7 +131,7 @@ def _loss_of_sums(model: Any, output: OutputLayer) -> Iterator[list[Any]]:
 ADAPTATIONS = (
     Adaptation(
         NAME, "language models compute scores only for tokens that have a label, together with the loss",
-        (Releases("transformers", "4.48"),), on_import("transformers.trainer", _hook_trainer),
+        (Releases("transformers", "4.48"),), on_import("transformers.trainer", _hook_trainer, _RELEASES),
         when="if Trainer's model is a causal language model",
     ),
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -14,11 +15,13 @@ from cpu_train_stack.cli.printable import printable
 def say(line: str) -> None:
     """Print one or more lines in a single write, because mpirun and Docker put a prefix before each write.
 
-    If standard error is closed or its terminal is gone, do nothing from then on.
+    If standard error is closed or its terminal is gone, do nothing from then on. A full disk loses the line.
     """
     try:
         print(f"{printable(line)}\n", end="", file=sys.stderr, flush=True)
-    except OSError:
+    except OSError as error:
+        if error.errno not in (errno.EBADF, errno.EIO, errno.EPIPE):
+            return
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 

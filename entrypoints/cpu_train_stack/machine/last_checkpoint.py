@@ -37,10 +37,10 @@ def grace_seconds(environ: Mapping[str, str]) -> int:
     return seconds
 
 
-def note(seconds: int, cause: str = "SIGTERM") -> str:
-    return (
-        f"note: {cause}: the ranks save a checkpoint within {seconds} s, and end; a second SIGTERM ends them now"
-    )
+def note(seconds: int, node: str = "") -> str:
+    """`node`: the one that received SIGTERM, if it was not the launcher."""
+    what = f"the ranks save a checkpoint within {seconds} s, and end"
+    return f"note: {node}: {what}" if node else f"note: SIGTERM: {what}; a second SIGTERM ends them now"
 
 
 class LastCheckpoint:

@@ -142,7 +142,7 @@ def interfaces() -> dict[str, list[str]]:
         # A further address of eth0 may have the label eth0:1. A link-local address ends with %eth0.
         held = found.setdefault(label.partition(":")[0], [])
         held += [entry.address.partition("%")[0] for entry in entries if entry.family in _IP]
-    return found
+    return {name: sorted(held, key=lambda address: ":" in address) for name, held in found.items()}
 
 
 def interface_of(address: str, table: Mapping[str, list[str]]) -> str:

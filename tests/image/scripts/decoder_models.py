@@ -140,6 +140,12 @@ def models_of_no_table_are_changed_too() -> None:
     assert all(calls[name] for name in ("norm", "add", "rotated")), calls
     with torchs_own():
         assert max(distances_of(found, gradients(model, batch, autocast=False)[1])) < 1e-4
+    dtypes = []  # experts compute in the dtype that they get
+    model.model.layers[0].mlp.register_forward_hook(lambda _module, given, _result: dtypes.append(given[0].dtype))
+    gradients(model, batch, autocast=True)
+    with torchs_own():
+        gradients(model, batch, autocast=True)
+    assert dtypes == [FP32, FP32]
 
 
 def other_layers_are_left_alone() -> None:
@@ -153,6 +159,17 @@ def other_layers_are_left_alone() -> None:
         def forward(self, states: Any) -> Any:
             centred = states - states.mean(-1, keepdim=True)
             return self.weight * centred * (centred.square().mean(-1, keepdim=True) + self.eps).rsqrt()
+
+    class OptionalRMSNorm(torch.nn.Module):
+        def __init__(self, size: int, eps: float = 1e-6, with_scale: bool = True) -> None:
+            super().__init__()
+            self.eps = eps
+            if with_scale:
+                self.weight = torch.nn.Parameter(torch.ones(size))
+
+        def forward(self, states: Any) -> Any:
+            normed = states * (states.square().mean(-1, keepdim=True) + self.eps).rsqrt()
+            return normed * self.weight if hasattr(self, "weight") else normed
 
     class OtherMLP(torch.nn.Module):
         def forward(self, x: Any) -> Any:
@@ -172,13 +189,21 @@ def other_layers_are_left_alone() -> None:
         turned = [one.roll(1, -1) * sin.unsqueeze(unsqueeze_dim) for one in (q, k)]
         return q * cos.unsqueeze(1) + turned[0], k * cos.unsqueeze(1) + turned[1]
 
-    kinds = (OtherRMSNorm, OtherMLP, TrainingMLP, OtherDecoderLayer)
+    kinds = (OtherRMSNorm, OptionalRMSNorm, OtherMLP, TrainingMLP, OtherDecoderLayer)
     own = types.ModuleType(__name__)
     vars(own).update({kind.__name__: kind for kind in kinds}, apply_rotary_pos_emb=apply_rotary_pos_emb)
     before = [kind.forward for kind in kinds]
     assert decoder_layers.change(own) == []
     assert [kind.forward for kind in kinds] == before
     assert own.apply_rotary_pos_emb is apply_rotary_pos_emb
+
+
+def a_subclass_of_a_norm_computes_its_own_formula() -> None:
+    class OwnRMSNorm(transformers.models.gemma.modeling_gemma.GemmaRMSNorm):
+        def _norm(self, x: Any) -> Any:
+            return 2 * x
+
+    assert torch.equal(OwnRMSNorm(32)(torch.ones(3, 32)), torch.full((3, 32), 2.0))
 
 
 def distances_of(found: dict[str, Any], wanted: dict[str, Any]) -> list[float]:
@@ -356,6 +381,7 @@ CHECKS = (
     mixed_dtypes,
     models_of_no_table_are_changed_too,
     other_layers_are_left_alone,
+    a_subclass_of_a_norm_computes_its_own_formula,
     recomputed_models,
     kept_parts,
     hooked_models,

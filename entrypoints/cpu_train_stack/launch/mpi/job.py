@@ -101,15 +101,17 @@ class MpirunJob:
         """Whether a signal ends the job now. After the first SIGTERM, here or on a node, ranks that can save
         may take their time.
         """
-        cause = next((node.text for node in self._ending_nodes.values()), None)
-        if self._signals.number:
-            cause = "SIGTERM" if self._signals.number == signal.SIGTERM else None
-        if self._saved_until is None and self._can_save and self._grace and cause:
+        node = next((ending.text for ending in self._ending_nodes.values()), "")
+        if not (node or self._signals.number):
+            return False
+        may_save = self._can_save and self._grace and self._signals.number in (0, signal.SIGTERM)
+        if self._saved_until is None and may_save:
             self._saved_until = time.monotonic() + self._grace
             self._nodes.ask_to_save()
-            say(last_checkpoint.note(self._grace, cause))
+            say(last_checkpoint.note(self._grace, "" if self._signals.number else node))
         if self._saved_until is None:
-            return self._signals.number != 0 or cause is not None
+            return True
+        # A drain may send SIGTERM to a node and to this launcher.
         is_insistent = self._signals.count > 1 or self._signals.number not in (0, signal.SIGTERM)
         return is_insistent or time.monotonic() > self._saved_until
 

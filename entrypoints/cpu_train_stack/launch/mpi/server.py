@@ -16,6 +16,8 @@ from pathlib import Path
 from types import FrameType
 
 _PR_SET_CHILD_SUBREAPER = 36
+# The launcher counts the same time, and learns later that the node must end.
+_LATER_SECONDS = 1
 
 
 def serve(argv: Sequence[str], environ: Mapping[str, str], ends: Path, seconds: int) -> int:
@@ -28,12 +30,15 @@ def serve(argv: Sequence[str], environ: Mapping[str, str], ends: Path, seconds: 
     server = subprocess.Popen(argv, env=dict(environ))
 
     def end(number: int, _frame: FrameType | None) -> None:
+        is_first = number == signal.SIGTERM and not ends.exists()
+        if is_first and seconds:
+            # Before the server ends: then, the sessions become children of this process.
+            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+            ends.touch()
+            signal.alarm(seconds + _LATER_SECONDS)
         server.terminate()  # it stops listening; its sessions stay
-        if number != signal.SIGTERM or ends.exists() or not seconds:
-            sys.exit(128 + number)
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # the sessions become children of this process
-        ends.touch()
-        signal.alarm(seconds)
+        if not (is_first and seconds):
+            sys.exit(128 + (signal.SIGTERM if number == signal.SIGALRM else number))
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
         signal.signal(number, end)

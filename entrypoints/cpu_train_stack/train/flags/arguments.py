@@ -86,9 +86,7 @@ class TaskArguments:
     do_regression: bool = _flag(
         "text-classification: predict a number. Needed only if all labels are integers.", False
     )
-    max_seq_length: Optional[int] = _flag(
-        "Longest input in tokens. Default: that of the task, at most the model's limit."
-    )
+    max_seq_length: Optional[int] = _flag("Longest input in tokens.")  # see make_parser
     source_prefix: str = _flag("text2text-generation: text before each source, such as 'summarize: ' for T5.", "")
     max_target_length: int = _flag("text2text-generation: longest target in tokens.", 128)
     predict_with_generate: bool = _flag("text2text-generation: evaluate what the model writes.", False)
@@ -185,6 +183,9 @@ def make_parser(tasks: Tasks) -> argparse.ArgumentParser:
     parser._negative_number_matcher = re.compile(r"-\.?\d")  # otherwise, argparse takes -1e-3 for a flag
     known = {action.dest: action for action in parser._actions}
     known["task"].choices = list(tasks)
+    lengths = [task.length for task in tasks.values()]
+    default = f"{min(lengths)} to {max(lengths)}, by the task"
+    known["max_seq_length"].help = f"Longest input in tokens, at most the model's limit. Default: {default}."
     parser.set_defaults(**{name: value for name, value in DEFAULTS.items() if name in known})
     return parser
 

@@ -117,7 +117,7 @@ class CpuTrainer(Trainer):
         rows = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
         seed = args.seed if args.data_seed is None else args.data_seed
         grouped = GroupedByLength(self.row_lengths(), rows, seed)
-        return balanced_ranks.of_trainer(self, grouped, self.train_dataset)
+        return balanced_ranks.of_trainer(self, grouped, self.row_lengths)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
         """Do not group rows for evaluation, as Trainer would: metrics identify a row by its position."""

@@ -133,7 +133,7 @@ def test_every_releases_trainer_gets_a_balanced_sampler_of_the_rows_it_asks_for(
     monkeypatch.setattr(balanced_ranks, "between_ranks", lambda sampler, lengths, *_: (sampler, lengths()))
     module = SimpleNamespace(Trainer=type("Trainer", (trainer,), {}))
     reported: list[str] = []
-    situation: Any = SimpleNamespace(report=lambda name, _: reported.append(name))
+    situation: Any = SimpleNamespace(report=lambda name, _: reported.append(name), in_train=False)
     balanced_ranks._balance_trainer(situation, module)
     assert module.Trainer()._get_train_sampler(*arguments) == (f"sampler of {rows}", rows)
     assert reported == [balanced_ranks.NAME]

@@ -120,7 +120,7 @@ def test_every_address_of_an_interface_is_its_own(monkeypatch: pytest.MonkeyPatc
     }
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: entries)
     table = network.interfaces()
-    assert table == {"eth0": ["10.7.0.1", "10.8.0.1", "fe80::5", "10.7.0.2"], "tun0": []}
+    assert table == {"eth0": ["10.7.0.1", "10.8.0.1", "10.7.0.2", "fe80::5"], "tun0": []}
     assert network.interface_of("10.7.0.2", table) == "eth0"
 
 

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-# `settings`: what -G prints. `check`: the exit code of -O check. `connect`: what a new connection does first.
+# `settings`: what -G prints. `settings.sh`: what it does before.
+# `check`: the exit code of -O check. `connect`: what a new connection does first.
 SCRIPT = """\
 #!/bin/sh
 echo "$@" >>{folder}/calls
 for word; do
   case $word in
-    -G) cat {folder}/settings; exit;;
+    -G) . {folder}/settings.sh; cat {folder}/settings; exit;;
     -O) . {folder}/check; exit;;
     -oControlMaster=yes) . {folder}/connect;;
   esac
@@ -31,6 +32,7 @@ class FakeSsh:
         monkeypatch.setenv("PATH", str(self.folder), prepend=":")
         self.settings(hostname="10.0.0.7", port=22)
         self.set("check", "exit 255")
+        self.set("settings.sh", "")
         self.set("connect", "")
 
     def set(self, file: str, text: str) -> None:

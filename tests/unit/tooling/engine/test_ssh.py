@@ -1,5 +1,6 @@
 """Commands on other machines through ssh. Real servers: tests/cluster/test_hosts.py."""
 
+import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,11 +10,17 @@ import pytest
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.placement.hostfile import HostfileEntry
 from tests.unit.tooling.engine.fake_ssh import FakeSsh
-from tooling.engine import ssh
 from tooling.engine.ssh import Done, Remote, RemoteError
+from tooling.hosts.connections import connect
 
 # A command without a time limit would block the test.
 pytestmark = pytest.mark.timeout(30)
+
+
+def opened(name: str, user: str | None = None) -> Remote:
+    host = Remote(name, user)
+    host.open()
+    return host
 
 
 @pytest.fixture
@@ -22,14 +29,14 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSsh:
 
 
 def test_run_returns_the_output_and_the_exit_code(fake: FakeSsh) -> None:
-    host = Remote("there", "me")
+    host = opened("there", "me")
     assert host.run('cat; echo "it\'s" >&2; exit 3', b"said\n") == Done(3, "said\n", "it's\n")
     host.close()
     assert all("-l me " in call and " -- there" in call for call in fake.calls)
 
 
 def test_a_command_that_does_not_end_times_out_and_the_next_one_runs(fake: FakeSsh) -> None:
-    host = Remote("there")
+    host = opened("there")
     with pytest.raises(RemoteError, match=r"^sleep 20 did not end within 0\.3 s: log in to the host"):
         host.run("sleep 20", limit=0.3)
     assert host.run("echo").code == 0
@@ -38,7 +45,7 @@ def test_a_command_that_does_not_end_times_out_and_the_next_one_runs(fake: FakeS
 
 def test_all_commands_use_one_connection_which_asks_nothing_and_ends_if_the_host_is_silent(fake: FakeSsh) -> None:
     fake.settings(hostname="10.0.0.7", port=22, connecttimeout="none", controlpath="none")
-    host = Remote("there")
+    host = opened("there")
     host.run("echo")
     host.close()
     _, master, command = fake.calls
@@ -55,8 +62,9 @@ def test_all_commands_use_one_connection_which_asks_nothing_and_ends_if_the_host
 def test_the_users_own_connection_and_time_limit_are_used(fake: FakeSsh) -> None:
     fake.settings(hostname="10.0.0.7", port=22, connecttimeout=77, controlpath="/somewhere")
     fake.set("check", "exit 0")
-    assert Remote("there").run("echo").code == 0
-    assert "Control" not in fake.calls[-1]
+    assert opened("there").run("echo").code == 0
+    assert "-oControlMaster=no" in fake.calls[-1]
+    assert "ControlPath" not in fake.calls[-1]
     assert "-oConnectTimeout=77" in fake.calls[-1]
 
 
@@ -71,7 +79,7 @@ ENDED = "trap 'exit 255' TERM; echo said; sleep 20 & wait"
 )
 def test_a_stream_reports_that_the_connection_broke(fake: FakeSsh, command: str, closed: bool, times: int) -> None:
     lost: list[bool] = []
-    host = Remote("there")
+    host = opened("there")
     stream = host.stream(command, lost=lambda: lost.append(True))
     assert next(stream) == b"said\n"
     if closed:
@@ -82,7 +90,7 @@ def test_a_stream_reports_that_the_connection_broke(fake: FakeSsh, command: str,
 
 
 def test_a_connection_that_breaks_during_a_command_is_an_error(fake: FakeSsh) -> None:
-    host = Remote("there")
+    host = opened("there")
     with pytest.raises(RemoteError, match=r"^echo Timeout, was not answered: 10\.0\.0\.7 port 22 does not answer"):
         host.run("echo Timeout, server there not responding. >&2; exit 255")
     host.close()
@@ -109,7 +117,7 @@ CHANGED = "@@@\n@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n@@@
 def test_a_failure_of_ssh_is_explained_in_one_line(fake: FakeSsh, printed: str, reason: str) -> None:
     fake.set("connect", f"echo '{printed}' >&2; exit 255")
     with pytest.raises(RemoteError) as caught:
-        Remote("there")
+        opened("there")
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -118,12 +126,57 @@ def test_a_host_that_does_not_answer_is_given_up(fake: FakeSsh) -> None:
     fake.settings(hostname="10.0.0.7", port=22, connecttimeout=1)
     fake.set("connect", "exec sleep 20")
     began = time.monotonic()
-    with pytest.raises(RemoteError, match=r"does not answer within 1 s"):
-        Remote("there")
+    with pytest.raises(RemoteError, match=r"does not answer within 3 s"):
+        opened("there")
+    assert time.monotonic() - began < 10
+
+
+def test_a_login_shell_that_runs_nothing_is_named(fake: FakeSsh) -> None:
+    fake.set("connect", "exit 1")
+    with pytest.raises(RemoteError, match="the login shell ended with code 1"):
+        opened("there")
+
+
+def test_settings_of_a_login_do_not_change_commands_where_ssh_has_them(fake: FakeSsh) -> None:
+    fake.settings(hostname="10.0.0.7", port=22, sessiontype="none", stdinnull="yes")
+    assert opened("there").run("cat", b"said").out == "said"
+    assert "-oSessionType=default -oStdinNull=no" in fake.calls[-1]
+    assert "ForkAfterAuthentication" not in fake.calls[-1]
+
+
+def test_a_configuration_that_ssh_refuses_is_named(fake: FakeSsh) -> None:
+    fake.set("settings.sh", "printf 'config: line 2: Bad option: caf\\351\\nconfig: terminating\\n' >&2; exit 255")
+    with pytest.raises(
+        RemoteError, match="cannot use its configuration for there: config: line 2: Bad option: caf"
+    ):
+        opened("there")
+
+
+def test_an_ssh_that_cannot_be_started_ends_a_stream(fake: FakeSsh, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost: list[bool] = []
+    host = opened("there")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(RemoteError, match=r"^ssh cannot be started: No such file"):
+        host.run("echo")
+    assert list(host.stream("echo", lost=lambda: lost.append(True))) == []
+    assert lost == [True]
+    host.close()
+
+
+def test_the_end_of_the_connections_ends_commands(fake: FakeSsh) -> None:
+    fake.settings(hostname="10.0.0.7", port=22, controlpath="/somewhere")
+    fake.set("check", "exit 0")
+    host = opened("there")
+    threading.Timer(0.5, host.close).start()
+    began = time.monotonic()
+    with pytest.raises(RemoteError, match="was not answered"):
+        host.run("exec sleep 20")
+    with pytest.raises(RemoteError, match="is closed"):
+        host.run("echo")
     assert time.monotonic() - began < 10
 
 
 def test_without_ssh_a_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with ExitStack() as stack, pytest.raises(UsageError, match="openssh-client"):
-        ssh.connect([HostfileEntry("there")], stack)
+        connect([HostfileEntry("there")], stack)

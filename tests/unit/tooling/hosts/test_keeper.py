@@ -19,7 +19,9 @@ def kept(command: str, lost: queue.Queue[str], monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(commands, "keep", lambda _container: command)
     monkeypatch.setattr(keeper, "BEAT_SECONDS", 0.05)
     monkeypatch.setattr(keeper, "LOST_SECONDS", 0.5)
-    return Keeper(Remote("there"), "box", lost.put)
+    remote = Remote("there")
+    remote.open()
+    return Keeper(remote, "box", lost.put)
 
 
 @pytest.mark.parametrize(("end", "removed"), [("exit 0", True), ("exit 1", False)])
