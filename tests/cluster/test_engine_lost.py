@@ -15,6 +15,7 @@ from tooling.pins import parse
 UP = """
 import sys
 from pathlib import Path
+from invoke.exceptions import Exit
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.cli.say import say
 from tooling.cluster import run, up, wait
@@ -38,6 +39,9 @@ try:
 except UsageError as error:
     say(str(error))
     sys.exit(error.exit_code)
+except Exit as error:
+    say(str(error.message))
+    sys.exit(error.code)
 """
 # ./inv of a separate checkout, where no engine runs.
 START = """
