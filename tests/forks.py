@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -56,7 +56,8 @@ class Fork:
     def kill(self) -> None:
         """Send SIGKILL if nobody has waited for the process."""
         if self.returncode is None:
-            os.kill(self.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
 
     def _line(self, timeout: float) -> bytes:
         self._channel.settimeout(timeout)
@@ -174,7 +175,7 @@ def _stream(number: int, mode: str) -> io.TextIOWrapper:
     """A standard stream, as Python opens it."""
     former = (sys.stdin, sys.stdout, sys.stderr)[number]
     direct = number and os.environ.get("PYTHONUNBUFFERED")
-    file: Any = open(number, f"{mode}b", buffering=0 if direct else -1, closefd=False)  # noqa: SIM115
+    file: Any = os.fdopen(number, f"{mode}b", 0 if direct else -1, closefd=False)
     return io.TextIOWrapper(
         file, former.encoding, former.errors, line_buffering=number == 2, write_through=bool(direct)
     )

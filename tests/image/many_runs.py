@@ -16,6 +16,7 @@ import sys
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
+from unittest import mock
 
 from cpu_train_stack.adapt import catalogue, no_padding
 from cpu_train_stack.adapt.adaptation import Adaptation, Situation
@@ -39,7 +40,7 @@ def install_once(situation: Situation, off: frozenset[str], adaptations: Iterabl
     INSTALLED.update({one.name for one in new} - off - {one.name for one in no_padding.ADAPTATIONS})
 
 
-catalogue.install = install_once  # type: ignore[assignment]
+mock.patch.object(catalogue, "install", install_once).start()
 
 
 def announce(_quiet: bool) -> None:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from invoke.exceptions import Exit
 
 from cpu_train_stack import contract
+from cpu_train_stack.cli.account import TMP
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.machine import cpus as machine_cpus
 from tooling.basis.paths import CACHE, ROOT
@@ -66,7 +67,7 @@ class Container:
             image=self.image,
             user="{}:{}".format(*users.container_user()),
             group_add=tuple(users.container_groups()),
-            environment={"HOME": "/tmp", **self.variables},  # noqa: S108 - in the container
+            environment={"HOME": TMP, **self.variables},
             volumes=self.mounts,
             cpuset=self.cpus or "",
             cap_drop=("ALL",),

@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import Annotated
 
 from cpu_train_stack import contract
+from cpu_train_stack.cli.account import TMP
 from cpu_train_stack.cli.errors import UsageError, mistakes
 from cpu_train_stack.cli.numbers import MOST_CPUS, MOST_NODES, MOST_RANKS, check_at_least
 from tooling.cluster import launchers
@@ -169,7 +170,7 @@ class SlurmJob:
             contract.IMAGE: self.image,
             contract.JOB: self.job,
             **({contract.STOP: f"{contract.OUTPUT}/{self._stop}"} if self.time else {}),
-            "HOME": "/tmp",  # noqa: S108 - in the container
+            "HOME": TMP,
             "HF_HOME": f"{contract.OUTPUT}/huggingface",
             **dict(text.split("=", 1) for text in self.env),
         }

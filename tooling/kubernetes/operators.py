@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from cpu_train_stack import contract
+from cpu_train_stack.cli.account import TMP
 from cpu_train_stack.cli.errors import UsageError
 from tooling.cluster import launchers
 from tooling.kubernetes import pods
 from tooling.kubernetes.pods import Document
-from tooling.kubernetes.request import TMP, ManifestRequest
+from tooling.kubernetes.request import ManifestRequest
 from tooling.kubernetes.trainer import Runtime, TrainJob
 
 # The webhook of training-operator requires this container name. The operator reads the port for PET_RDZV_ENDPOINT.

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cpu_train_stack import contract
+from cpu_train_stack.cli.account import TMP
 from tooling.cluster import launchers
-from tooling.kubernetes.request import CLAIM, TMP, ManifestRequest, PodRequest
+from tooling.kubernetes.request import CLAIM, ManifestRequest, PodRequest
 
 Document = dict[str, Any]
 

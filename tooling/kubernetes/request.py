@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, ClassVar
 
+from cpu_train_stack.cli.account import TMP
 from cpu_train_stack.cli.errors import UsageError, check_all
 from cpu_train_stack.cli.numbers import MOST_CPUS, MOST_NODES, check_at_least
 from tooling.cluster import compose, launchers
@@ -18,7 +19,6 @@ from tooling.kubernetes import syntax
 # The mount point of the claim. Jobs create their own folders there: Kubernetes creates those of a subPath as root.
 CLAIM = "/pvc"
 # A volume of each pod, whose root file system is read-only.
-TMP = "/tmp"  # noqa: S108 - a path in the pods
 # For the size of /dev/shm if the number of ranks depends on the NUMA nodes. More ranks hardly change the size.
 MANY_RANKS = 8
 _MEBIBYTE = 1 << 20

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from cpu_train_stack import contract
+from cpu_train_stack.cli.account import TMP
 from cpu_train_stack.cli.errors import UsageError
 from tooling.image import lock
 from tooling.kubernetes import pods, syntax
 from tooling.kubernetes.pods import Document
-from tooling.kubernetes.request import TMP, ManifestRequest, PodRequest
+from tooling.kubernetes.request import ManifestRequest, PodRequest
 
 API = "trainer.kubeflow.org/v1alpha1"
 # Not a ClusterTrainingRuntime, which jobs of the same name in different namespaces would share.

@@ -172,7 +172,7 @@ def _layer_forward(names: tuple[str, ...], original: Callable[..., Any]) -> Call
         if not _can_add(stream, added):
             stream = stream + added
             return stream + _applied(before[1], self.mlp(self.post_attention_layernorm(stream)))
-        # Only products read the result in these classes. Experts, for example, compute in its dtype.
+        # In these classes, only matrix products read the result. Experts compute in its dtype.
         narrow = autocast_dtype() if type(self.mlp) in MLPS else None
         dtype = narrow or second.dtype(stream, norms[1].weight)
         stream, normed = second.computed(norms[1], stream, added, dtype, again=True)

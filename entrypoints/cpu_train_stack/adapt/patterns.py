@@ -1,7 +1,8 @@
 """Finds the classes of transformers' models that compute what a faster forward computes, in any model family.
 
-A class is known by the end of its name, and by its results: its forward gets stand-ins for its parts, functions
-such as the sine, and has to return exactly what the formula of these functions returns. Torch-free until used.
+A class is recognized by the end of its name and by what it computes: its forward runs with a simple function, such
+as the sine, in place of each of its parts, and has to return what the kernels' formula returns with these
+functions. Imports torch only when a function is called.
 """
 
 from __future__ import annotations

@@ -9,12 +9,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def die_with_parent() -> None:
     """In a child before it runs its program (preexec_fn): kill -9 of this process ends it, too."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """From now on, processes below this one become its children when their parents end."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ the launcher (node_watch), which asks the ranks to save. The sessions go on unti
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -15,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-_PR_SET_CHILD_SUBREAPER = 36
+from cpu_train_stack.cli import signals
+
 # The launcher counts the same time, and learns later that the node must end.
 _LATER_SECONDS = 1
 
@@ -32,8 +32,7 @@ def serve(argv: Sequence[str], environ: Mapping[str, str], ends: Path, seconds: 
     def end(number: int, _frame: FrameType | None) -> None:
         is_first = number == signal.SIGTERM and not ends.exists()
         if is_first and seconds:
-            # Before the server ends: then, the sessions become children of this process.
-            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+            signals.adopt_orphans()  # before the server ends, because its sessions go on
             ends.touch()
             signal.alarm(seconds + _LATER_SECONDS)
         server.terminate()  # it stops listening; its sessions stay
