@@ -27,7 +27,7 @@ def tried(image: str, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
     shutil.copytree(tiny_model, data / "renamed")
     config = json.loads((data / "renamed" / "config.json").read_text())
     (data / "renamed" / "config.json").write_text(json.dumps({**config, "id2label": {"0": "good", "1": "bad"}}))
-    job = ("run", "--backend=gloo", "--timeout=60", "/tests/train_fields.py", "/output/results")
+    job = ("run", "--no-adapt=all", "--backend=gloo", "--timeout=60", "/tests/train_fields.py", "/output/results")
     nowhere, folders = {"HF_ENDPOINT": "http://127.0.0.1:9"}, mounts(data, output, read_only=False)
     done = containers.run(image, "launch", "--nproc-per-node=2", "--", *job, env=nowhere, docker_args=folders)
     document = json.loads((output / "results").read_text())

@@ -13,6 +13,7 @@ import os
 import sys
 import traceback
 from dataclasses import dataclass, fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +252,7 @@ def run(case: Case, folder: str) -> dict[str, object]:
     from cpu_train_stack.placement.detect import DistributedEnvironment
     from cpu_train_stack.train.main import prepare
 
+    import_module("many_runs")  # installs each adaptation once
     rank, code = int(os.environ["RANK"]), 1
     printed = io.StringIO()
     with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(printed):

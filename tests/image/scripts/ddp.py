@@ -21,7 +21,8 @@ import torch.distributed as dist
 import transformers
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, TrainingArguments
 
-from cpu_train_stack.adapt import gradients, word_rows
+from cpu_train_stack.adapt import catalogue, gradients, word_rows
+from cpu_train_stack.adapt.adaptation import Situation
 from cpu_train_stack.group.create import gather
 from cpu_train_stack.train.loop.trainer import CpuTrainer
 
@@ -192,16 +193,22 @@ def rows(
         sys.stdout.write(f"{name} {whole} {sent} {difference!r}\n")
 
 
+if "rows" in sys.argv:
+    dist.all_reduce = counted(dist.all_reduce)
+    dist.all_gather = counted(dist.all_gather)
+    rows("script", exchange="script")
+catalogue.install(
+    Situation((), catalogue.versions(), "", RANK, dist.get_world_size(), in_train=True),
+    frozenset(),
+    gradients.ADAPTATIONS,
+)
 if "views" in sys.argv:
     views(micro_batches=1)
     views(micro_batches=2)
 if "rows" in sys.argv:
-    dist.all_reduce = counted(dist.all_reduce)
-    dist.all_gather = counted(dist.all_gather)
     rows("plain")
     rows("accumulated", micro_batches=2)
     rows("bf16", exchange="bf16")
-    rows("script", exchange="script")
     rows("shared_with_the_output", kind=BertForMaskedLM)
     rows("read_by_more_than_words", kind=reads)
     rows("read_later_by_more_than_words", kind=reads_later)
