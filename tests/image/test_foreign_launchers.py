@@ -1,6 +1,7 @@
 """Debian's own Open MPI and MPICH start the same command line as the launchers in the image."""
 
 import json
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,15 +47,18 @@ def node(image: str, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory)
         docker("rmi", "--force", tag)
 
 
+def command(output: str, *flags: str) -> tuple[str, ...]:
+    return (
+        *("entrypoint", "train", "--model_name_or_path=/tiny", "--train_file=/job/rows.csv", "--do_train"),
+        *(f"--output_dir={output}", "--per_device_train_batch_size=2", "--eval_strategy=no", *flags),
+    )
+
+
 def train(node: str, launcher: str, *start: str) -> None:
     """Two ranks train a step, and report the launcher and their number."""
     output = f"/tmp/{launcher.replace(' ', '-')}"
-    command = (
-        *("entrypoint", "train", "--model_name_or_path=/tiny", "--train_file=/job/rows.csv"),
-        *(f"--output_dir={output}", "--do_train", "--max_steps=1", "--per_device_train_batch_size=2"),
-        *("--eval_strategy=no", "--save_strategy=no"),
-    )
-    done = docker("exec", "--user=1000", "--env=HF_HUB_OFFLINE=1", node, *start, *command)
+    job = command(output, "--max_steps=1", "--save_strategy=no")
+    done = docker("exec", "--user=1000", "--env=HF_HUB_OFFLINE=1", node, *start, *job)
     assert done.returncode == 0, done
     result = json.loads(docker("exec", node, "cat", f"{output}/result.json").stdout)
     assert (result["launcher"], result["world_size"], result["nodes"]) == (launcher, 2, 1)
@@ -67,3 +71,29 @@ def test_open_mpi_starts_two_ranks(node: str) -> None:
 
 def test_mpich_starts_two_ranks(node: str) -> None:
     train(node, "hydra", "mpirun.mpich", "-n", "2")
+
+
+# Open MPI gives its ranks one second.
+OPEN_MPI = ("mpirun.openmpi", "--oversubscribe", "--mca", "odls_base_sigkill_timeout", "30", "-n", "2")
+
+
+@pytest.mark.parametrize(
+    "start", [OPEN_MPI, ("python", "-m", "torch.distributed.run", "--nproc-per-node=2", "--no-python")]
+)
+def test_ranks_save_a_checkpoint_after_sigterm(node: str, start: tuple[str, ...]) -> None:
+    output = f"/tmp/ended-by-{start[0]}"
+    job = command(output, "--max_steps=100000", "--save_steps=100000", "--logging_steps=5")
+    line = shlex.join([*start, *job])
+    argv = ("docker", "exec", "--user=1000", "--env=HF_HUB_OFFLINE=1", node)
+    with subprocess.Popen(
+        [*argv, "sh", "-c", f"echo $$ > {output}.pid; exec {line}"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as ranks:  # fmt: skip
+        assert ranks.stdout is not None
+        shown, is_asked = "", False
+        for text in ranks.stdout:
+            shown += text
+            if text.startswith("step ") and not is_asked:
+                is_asked = docker("exec", node, "sh", "-c", f"kill -TERM $(cat {output}.pid)").returncode == 0
+    assert "stopped at step" in shown, shown
+    assert docker("exec", node, "sh", "-c", f"ls {output}").stdout.count("checkpoint-") == 1, shown

@@ -1,17 +1,22 @@
-"""After SIGTERM, a launcher lets its ranks save a checkpoint and exit with STOPPED_EXIT_CODE.
+"""After SIGTERM, `train` saves a checkpoint and exits with STOPPED_EXIT_CODE.
 
 A launcher gives its ranks a folder (contract.DRAIN). Ranks of `train` that can save write the file READY to it
 while they train. After the first SIGTERM, the launcher writes the file STOP, and the ranks of all nodes stop at
 the same step (train/loop/stopping.py). The job ends at once if the ranks cannot save, if they have not saved in
-time, and after a second SIGTERM.
+time, and after a second SIGTERM. A rank that another launcher started does the same with a folder of its own.
 Torch-free.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import select
+import shutil
 import signal
 import sys
+import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -44,7 +49,7 @@ def note(seconds: int, node: str = "") -> str:
 
 
 class LastCheckpoint:
-    """Handles SIGTERM in a launcher whose ranks run on this node."""
+    """Handles SIGTERM in a launcher whose ranks run on this node, or in a rank."""
 
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
         """`folder`: the ranks find it in the variable contract.DRAIN."""
@@ -60,22 +65,63 @@ class LastCheckpoint:
             signal.signal(signal.SIGTERM, self._asked)
             signal.signal(signal.SIGALRM, lambda _number, frame: self._otherwise(signal.SIGTERM, frame))
 
+    def handle_in_thread(self) -> None:
+        """Handle SIGTERM in a rank whose main thread waits in collectives, where Python calls no handler.
+
+        The process ends by SIGTERM if it cannot save, or has not saved in time.
+        """
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.signal(signal.SIGTERM, lambda _number, _frame: None)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        os.register_at_fork(after_in_child=_as_by_default)  # or data loaders' processes would write to the pipe
+        threading.Thread(target=self._serve, args=(reader,), name="SIGTERM", daemon=True).start()
+
+    def _serve(self, reader: int) -> None:
+        _wait_for_sigterm(reader)
+        if self._can_save():
+            self._ask()
+            _wait_for_sigterm(reader, self._seconds)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        ctypes.CDLL(None).signal(signal.SIGTERM, ctypes.c_void_p(signal.SIG_DFL))  # signal.signal: not in a thread
+        os.kill(os.getpid(), signal.SIGTERM)
+
     def forget_ranks(self) -> None:
         """Delete READY, which ranks that have failed leave behind."""
         with suppress(OSError):
             (self._folder / READY).unlink()
 
     def _asked(self, number: int, frame: FrameType | None) -> None:
-        if self.is_asked or not self._seconds or not (self._folder / READY).exists():
+        if self.is_asked or not self._can_save():
             self._otherwise(number, frame)
             return
         self.is_asked = True
+        self._ask()
+        signal.alarm(self._seconds)
+
+    def _can_save(self) -> bool:
+        return bool(self._seconds) and (self._folder / READY).exists()
+
+    def _ask(self) -> None:
         with suppress(OSError):
             (self._folder / STOP).touch()
-        signal.alarm(self._seconds)
         # Not `say`: the signal may have interrupted a print.
         with suppress(OSError):
             os.write(sys.stderr.fileno(), f"{note(self._seconds)}\n".encode())
+
+
+def _as_by_default() -> None:
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _wait_for_sigterm(reader: int, seconds: float | None = None) -> None:
+    """Return at a SIGTERM, or after `seconds`. `reader`: gets the number of each signal as a byte."""
+    deadline = None if seconds is None else time.monotonic() + seconds
+    while True:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if not select.select([reader], [], [], left)[0] or signal.SIGTERM in os.read(reader, 64):
+            return
 
 
 def files_of(environ: Mapping[str, str]) -> list[Path]:

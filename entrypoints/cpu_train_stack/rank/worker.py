@@ -38,9 +38,10 @@ def main() -> NoReturn:
 
     _buffer_lines()
     environment, preloaded = start.read_exported(os.environ)
-    # The stack's launchers record how their ranks end. In a group there is no handler: it would not run while the
-    # main thread waits in a collective, and SIGTERM must end the rank then, too.
-    is_alone = contract.RECORDS not in os.environ and environment.world_size == 1
+    # The stack's launchers record how their ranks end, and ask them for a last checkpoint.
+    is_foreign = contract.RECORDS not in os.environ
+    # In a group, a handler would not run while the main thread waits in a collective.
+    is_alone = is_foreign and environment.world_size == 1
     if is_alone:
         record_sigterm()
     for warning in preload.verify(preloaded):
@@ -48,7 +49,7 @@ def main() -> NoReturn:
     command, *argv = sys.argv[1:]
     why = ""
     try:
-        with _folder_for_sigterm() if is_alone and command == "train" else nullcontext():
+        with _folder_for_sigterm(is_alone) if is_foreign and command == "train" else nullcontext():
             code = work(command, argv, environment, preloaded)
     except UsageError as error:
         code, why = report_usage_error(error), str(error)
@@ -86,11 +87,13 @@ def _initialize_openmp() -> None:
 
 
 @contextmanager
-def _folder_for_sigterm() -> Iterator[None]:
+def _folder_for_sigterm(is_alone: bool) -> Iterator[None]:
     """A folder in which the handler of SIGTERM asks this rank for a last checkpoint, as a launcher does."""
     last_checkpoint.grace_seconds(os.environ)
     with TemporaryDirectory(prefix="cpu-train-stack-") as folder:
         os.environ[contract.DRAIN] = folder
+        if not is_alone:
+            last_checkpoint.LastCheckpoint(Path(folder), os.environ).handle_in_thread()
         yield
 
 

@@ -69,7 +69,7 @@ def test_the_users_own_connection_and_time_limit_are_used(fake: FakeSsh) -> None
 
 
 # As ssh ends after SIGTERM.
-ENDED = "trap 'exit 255' TERM; echo said; sleep 20 & wait"
+ENDED = "trap 'exit 255' TERM; echo said; sleep 20 >&- 2>&- & wait"
 
 
 @pytest.mark.parametrize(
