@@ -1,7 +1,7 @@
 """Fixtures that tests/image and tests/cluster share. tests/unit uses none of them: it runs without Docker."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,28 +34,22 @@ def model_folder() -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_model(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a random BERT of two layers and its tokenizer, for tests to copy or to mount read-only.
+    """A folder with a random BERT of two layers and its tokenizer, for tests to copy or to mount read-only."""
 
-    The processes of pytest-xdist share the folder: the first one makes it.
-    """
-    base = tmp_path_factory.getbasetemp()
-    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "models"
-    with locked(shared.with_suffix(".lock"), lambda: say("another process makes the tiny model")):
-        if not (shared / "tiny" / "config.json").is_file():
-            shared.mkdir(mode=0o777, exist_ok=True)
-            shared.chmod(0o777)
-            scripts = Path(__file__).parent / "image"
-            volumes = (f"--volume={shared}:/models", f"--volume={scripts}:/tests:ro")
-            text = reviews(8).replace(",", " ") + CONTEXT + " where"
-            argv = ("python", "/tests/tiny_model.py", "/models/tiny", text)
-            containers.works(containers.run(image, *argv, docker_args=volumes))
-    return shared / "tiny"
+    def make(folder: Path) -> None:
+        scripts = Path(__file__).parent / "image"
+        volumes = (f"--volume={folder}:/models", f"--volume={scripts}:/tests:ro")
+        text = reviews(8).replace(",", " ") + CONTEXT + " where"
+        argv = ("python", "/tests/tiny_model.py", "/models/tiny", text)
+        containers.works(containers.run(image, *argv, docker_args=volumes))
+
+    return _made_once(tmp_path_factory, "models", make) / "tiny"
 
 
 @pytest.fixture(scope="session")
 def amx_model(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library of kernels with a model of AMX's instructions, which runs on CPUs without them."""
-    return modelled.compiled(tmp_path_factory.mktemp("amx"), containers.unique_name() + ":compiler", amx=True)
+    return _compiled(tmp_path_factory, amx=True)
 
 
 @pytest.fixture(scope="session")
@@ -63,8 +57,27 @@ def avx512(image: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, .
     """Docker's arguments for a container with the kernels' instructions: a model of them, if the CPU has none."""
     if not modelled.lacks_avx512():
         return ()
-    folder = tmp_path_factory.mktemp("avx512")
-    return modelled.mounts(modelled.compiled(folder, containers.unique_name() + ":compiler", amx=False), amx=False)
+    return modelled.mounts(_compiled(tmp_path_factory, amx=False), amx=False)
+
+
+def _compiled(factory: pytest.TempPathFactory, amx: bool) -> Path:
+    tag = containers.unique_name() + ":compiler"
+    folder = _made_once(factory, "amx" if amx else "avx512", lambda empty: modelled.compiled(empty, tag, amx))
+    return folder / modelled.LIBRARY
+
+
+def _made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """A folder that the processes of pytest-xdist share. The first one calls `make` with the empty folder."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    finished = folder.with_suffix(".finished")
+    with locked(folder.with_suffix(".lock"), lambda: say(f"another process makes {name}")):
+        if not finished.exists():
+            folder.mkdir(exist_ok=True)
+            folder.chmod(0o777)
+            make(folder)
+            finished.touch()
+    return folder
 
 
 @pytest.fixture

@@ -102,26 +102,18 @@ def train(
     return document
 
 
-def test_one_rank_two_ranks_either_process_group_and_accumulation_train_alike(
+def test_one_rank_and_two_ranks_of_either_process_group_train_alike(
     pairs: Data, tmp_path: Path, image: str
 ) -> None:
     common = (
         *("--max_steps=50", "--learning_rate=2e-4", "--eval_strategy=no", "--save_strategy=no", "--do_eval"),
         *(FIRST_LAYERS, "--max_seq_length=32"),
     )
-    runs = {  # ranks, rows a rank, steps accumulated, process group
-        "one": (1, 16, 1, "ccl"),
-        "two": (2, 8, 1, "ccl"),
-        "gloo": (2, 8, 1, "gloo"),
-        "accumulated": (2, 4, 2, "ccl"),
-    }
+    # Ranks, rows a rank, process group. For accumulation, see tests/image/test_ways_to_train.py.
+    runs = {"one": (1, 16, "ccl"), "two": (2, 8, "ccl"), "gloo": (2, 8, "gloo")}
     results = {}
-    for name, (ranks, batch, accumulated, backend) in runs.items():
-        sizes = (
-            f"--per_device_train_batch_size={batch}",
-            f"--gradient_accumulation_steps={accumulated}",
-            f"--backend={backend}",
-        )
+    for name, (ranks, batch, backend) in runs.items():
+        sizes = (f"--per_device_train_batch_size={batch}", f"--backend={backend}")
         output = tmp_path / name
         results[name] = train(f"parity-{name}", pairs, output, ranks, *common, "--do_train", *sizes)
     losses = {name: result["train_loss_first_50"] for name, result in results.items()}
@@ -131,7 +123,7 @@ def test_one_rank_two_ranks_either_process_group_and_accumulation_train_alike(
     after = [results[name]["metrics"]["eval_loss"] for name in ("two", "gloo")]
     assert after[0] == pytest.approx(after[1], rel=0.005), after
     for name, result in results.items():
-        assert result["backend"] == runs[name][3]
+        assert result["backend"] == runs[name][2]
         assert result["world_size"] == runs[name][0]
         assert result["metrics"]["eval_samples"] == pairs.few, name
         assert len(set(result["weights_sha256"])) == 1, name
@@ -163,7 +155,7 @@ def test_a_killed_rank_ends_the_job_and_a_restart_continues_with_the_same_sample
         *(MODEL, "--max_steps=30", "--save_strategy=steps", "--save_steps=5", "--per_device_train_batch_size=4"),
         *("--eval_strategy=no", "--do_train", "--logging_steps=1", "--max_seq_length=32"),
     )
-    files = ("--train_file=/data/train.csv", "--validation_file=/data/test.csv")
+    files = ("--train_file=/data/train.csv", "--validation_file=/data/few.csv")
     cluster = ("--nodes=2", "--offline", f"--data={pairs.folder}", f"--output={output}", "--max-restarts=1")
     running = start("dying", *cluster, "--", *TRAIN, *files, *arguments)
     running.wait_for(lambda printed: "step 14/30" in printed)

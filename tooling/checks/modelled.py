@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import write_atomic
 from cpu_train_stack.machine import cpus
 from tooling.basis.paths import IMAGES
 from tooling.engine import docker
@@ -14,6 +15,7 @@ from tooling.image import build, recipe
 from tooling.pins import parse
 
 STAGE = "compiled-kernels"
+LIBRARY = "libkernels.so"
 LIMIT_SECONDS = 900.0
 _AVX512 = "-include /kernels/avx512_model.hpp -mavx2 -mfma -Wno-psabi"
 
@@ -39,7 +41,7 @@ def compiled(folder: Path, tag: str, amx: bool) -> Path:
         docker.remove_image(tag)
     if done.returncode != 0:
         raise UsageError(f"the kernels did not compile with the models: {argv[0]} exited with {done.returncode}")
-    return folder / "libkernels.so"
+    return folder / LIBRARY
 
 
 def mounts(library: Path, amx: bool) -> tuple[str, ...]:
@@ -47,6 +49,6 @@ def mounts(library: Path, amx: bool) -> tuple[str, ...]:
     added = "avx512f avx512bw avx512dq avx512vl avx512_bf16" + (" amx_tile amx_bf16" if amx else "")
     seen = library.with_name(f"cpuinfo-{'amx' if amx else 'avx512'}")
     cpuinfo = Path("/proc/cpuinfo").read_text()
-    seen.write_text(re.sub(r"^flags\t.*$", rf"\g<0> {added}", cpuinfo, flags=re.MULTILINE))
-    inside = f"{recipe.site_packages(parse.load().pin())}/cpu_train_stack.libs/libkernels.so"
+    write_atomic(seen, re.sub(r"^flags\t.*$", rf"\g<0> {added}", cpuinfo, flags=re.MULTILINE))
+    inside = f"{recipe.site_packages(parse.load().pin())}/cpu_train_stack.libs/{LIBRARY}"
     return f"--volume={library}:{inside}:ro", f"--volume={seen}:/proc/cpuinfo:ro"

@@ -74,7 +74,8 @@ class LastCheckpoint:
         os.set_blocking(writer, False)
         signal.signal(signal.SIGTERM, lambda _number, _frame: None)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        os.register_at_fork(after_in_child=_as_by_default)  # or data loaders' processes would write to the pipe
+        # A data loader's process must not write to the pipe.
+        os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_as_by_default)
         threading.Thread(target=self._serve, args=(reader,), name="SIGTERM", daemon=True).start()
 
     def _serve(self, reader: int) -> None:
@@ -110,9 +111,18 @@ class LastCheckpoint:
             os.write(sys.stderr.fileno(), f"{note(self._seconds)}\n".encode())
 
 
+def _hold() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+
+def _release() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+
+
 def _as_by_default() -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _release()
 
 
 def _wait_for_sigterm(reader: int, seconds: float | None = None) -> None:

@@ -1,5 +1,7 @@
 """`./inv test --inside`: the lock of pytest, and bad options."""
 
+from collections.abc import Sequence
+
 import pytest
 
 import tasks
@@ -27,7 +29,7 @@ def test_a_bad_combination_of_options_is_one_line(options: list[str], capsys: py
 def test_the_tests_run_in_the_chosen_image_although_a_build_moves_its_tag(monkeypatch: pytest.MonkeyPatch) -> None:
     image, used = Image("cpu-train-stack:2.13", "sha256:1", 0, built=False, seconds=0.0), []
 
-    def tests(image: str) -> tuple[int, str]:
+    def tests(image: str, _folders: Sequence[str]) -> tuple[int, str]:
         used.append(image)
         return 0, ""
 
