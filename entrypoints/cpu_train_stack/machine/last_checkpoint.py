@@ -1,9 +1,10 @@
-"""After SIGTERM, `train` saves a checkpoint and exits with STOPPED_EXIT_CODE.
+"""After SIGTERM, ranks of `train` save a checkpoint and exit with STOPPED_EXIT_CODE.
 
 A launcher gives its ranks a folder (contract.DRAIN). Ranks of `train` that can save write the file READY to it
 while they train. After the first SIGTERM, the launcher writes the file STOP, and the ranks of all nodes stop at
 the same step (train/loop/stopping.py). The job ends at once if the ranks cannot save, if they have not saved in
-time, and after a second SIGTERM. A rank that another launcher started does the same with a folder of its own.
+time, and after a second SIGTERM. A rank that another launcher started
+creates the folder itself, and does what the launcher would do.
 Torch-free.
 """
 
@@ -66,25 +67,26 @@ class LastCheckpoint:
             signal.signal(signal.SIGALRM, lambda _number, frame: self._otherwise(signal.SIGTERM, frame))
 
     def handle_in_thread(self) -> None:
-        """Handle SIGTERM in a rank whose main thread waits in collectives, where Python calls no handler.
+        """Handle SIGTERM in a rank of a group: Python runs no handler while the main thread waits in a collective.
 
-        The process ends by SIGTERM if it cannot save, or has not saved in time.
+        SIGTERM ends the process if it cannot save, or has not saved in time.
         """
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         signal.signal(signal.SIGTERM, lambda _number, _frame: None)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        # A data loader's process must not write to the pipe.
-        os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_as_by_default)
-        threading.Thread(target=self._serve, args=(reader,), name="SIGTERM", daemon=True).start()
+        # In a forked child, such as a data loader's process, SIGTERM must not reach this process through the pipe.
+        os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_restore_default)
+        threading.Thread(target=self._save_or_end, args=(reader,), name="SIGTERM", daemon=True).start()
 
-    def _serve(self, reader: int) -> None:
+    def _save_or_end(self, reader: int) -> None:
         _wait_for_sigterm(reader)
         if self._can_save():
             self._ask()
             _wait_for_sigterm(reader, self._seconds)
         shutil.rmtree(self._folder, ignore_errors=True)
-        ctypes.CDLL(None).signal(signal.SIGTERM, ctypes.c_void_p(signal.SIG_DFL))  # signal.signal: not in a thread
+        # Python's signal.signal works in the main thread only.
+        ctypes.CDLL(None).signal(signal.SIGTERM, ctypes.c_void_p(signal.SIG_DFL))
         os.kill(os.getpid(), signal.SIGTERM)
 
     def forget_ranks(self) -> None:
@@ -111,18 +113,18 @@ class LastCheckpoint:
             os.write(sys.stderr.fileno(), f"{note(self._seconds)}\n".encode())
 
 
-def _hold() -> None:
+def _block() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 
 
-def _release() -> None:
+def _unblock() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
 
-def _as_by_default() -> None:
+def _restore_default() -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _release()
+    _unblock()
 
 
 def _wait_for_sigterm(reader: int, seconds: float | None = None) -> None:

@@ -38,9 +38,8 @@ def main() -> NoReturn:
 
     _buffer_lines()
     environment, preloaded = start.read_exported(os.environ)
-    # The stack's launchers record how their ranks end, and ask them for a last checkpoint.
+    # The stack's launchers record how their ranks end, and handle SIGTERM. Under other launchers, the rank does.
     is_foreign = contract.RECORDS not in os.environ
-    # In a group, a handler would not run while the main thread waits in a collective.
     is_alone = is_foreign and environment.world_size == 1
     if is_alone:
         record_sigterm()
@@ -88,7 +87,10 @@ def _initialize_openmp() -> None:
 
 @contextmanager
 def _folder_for_sigterm(is_alone: bool) -> Iterator[None]:
-    """A folder in which the handler of SIGTERM asks this rank for a last checkpoint, as a launcher does."""
+    """A folder in which the handler of SIGTERM asks this rank for a last checkpoint, as a launcher does.
+
+    `is_alone`: the handler is set when the training begins (record_sigterm).
+    """
     last_checkpoint.grace_seconds(os.environ)
     with TemporaryDirectory(prefix="cpu-train-stack-") as folder:
         os.environ[contract.DRAIN] = folder
