@@ -43,7 +43,7 @@ CLEAR_RISE = 0.3
 BATCH_SIZE = 32
 SFT_BATCH_SIZE = 16
 HYPERPARAMETERS = {
-    "num_train_epochs": "2",
+    "num_train_epochs": "1",
     "learning_rate": "2e-4",
     "max_seq_length": "64",
     "logging_steps": "10",
