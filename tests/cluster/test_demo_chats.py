@@ -9,7 +9,7 @@ from invoke.exceptions import Exit
 from tests import containers
 from tests.containers import works
 from tooling.basis.paths import ROOT
-from tooling.cluster import demo, demo_chats, pretrained
+from tooling.cluster import demo, demo_answers, demo_chats, pretrained
 from tooling.image.choice import Choice
 
 
@@ -20,6 +20,8 @@ def test_a_decoder_that_learned_nothing_is_asked_twice_and_fails(
         folder.mkdir(exist_ok=True)
         folder.chmod(0o777)
     monkeypatch.setattr(demo_chats, "TRAINING", 3 * demo.SFT_BATCH_SIZE)
+    monkeypatch.setattr(demo_chats, "HELD_OUT", 4)
+    monkeypatch.setattr(demo_answers, "LONGEST_ANSWER", 8)
     train, held_out = demo_chats.write(tmp_path / "chats")
     volumes = ("--volume", f"{ROOT / 'tests' / 'image'}:/tests:ro", "--volume", f"{tmp_path / 'models'}:/models")
     argv = ("python", "/tests/tiny_model.py", "/models/encoder", train.read_text(), "/models/decoder")
