@@ -2,8 +2,8 @@
 
     entrypoint run --backend gloo --no-adapt all edge_cases.py CASE[:RANKS]...
 
-The ranks are forked from this process, which has imported torch. Prints a JSON document for each case: the exit codes
-of the ranks, their output, and the files that they have left in /dev/shm.
+The ranks are forked from this process, which has imported torch. Prints a JSON document for each case: the exit
+codes of the ranks, their output, and the files that they have left in /dev/shm.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -27,6 +28,7 @@ from transport import variables
 
 MODULES = ("callback_cases", "creation_cases", "death_cases", "error_cases", "group_cases")
 LIMIT_SECONDS = 100.0
+SHARED = Path("/dev/shm")  # noqa: S108
 
 
 def case_named(name: str) -> Callable[[], None]:
@@ -87,7 +89,7 @@ def run_case(name: str, ranks: int, port: int) -> dict[str, Any]:
             os.close(kept[stream - 1])
         log.seek(0)
         output = log.read()
-    left = [file for file in os.listdir("/dev/shm") if "__KMP_REGISTERED_LIB" not in file]  # noqa: S108
+    left = [file.name for file in SHARED.iterdir() if "__KMP_REGISTERED_LIB" not in file.name]
     return {"case": name, "codes": codes, "output": output, "left": left}
 
 

@@ -99,7 +99,10 @@ def different_orders() -> None:
             dist.barrier(group=group)
 
     error = error_of(call)
-    for text in ("rank 0 called #1 all_reduce(float32, 1000, SUM)", "rank 1 called #1 broadcast(float32, 5, root 0)"):
+    for text in (
+        "rank 0 called #1 all_reduce(float32, 1000, SUM)",
+        "rank 1 called #1 broadcast(float32, 5, root 0)",
+    ):
         check(text in error, f"the call raised {error!r}")
 
 
