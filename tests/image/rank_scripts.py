@@ -53,9 +53,10 @@ for messages in (["no data"] * 2, [None, "no data"], ["no data", "no model"]):
     try:
         agree(messages[dist.get_rank()])
     except SystemExit as end:
-        print(f"ended with {end.code}", flush=True)
+        code = end.code
+        print(f"ended with {code}", flush=True)
     dist.barrier()
-raise end
+raise SystemExit(code)
 """
 
 THREADS = """
