@@ -114,19 +114,15 @@ def run_cases(
     return dict(zip(cases, map(json.loads, done.stdout.splitlines()), strict=True))
 
 
-@pytest.fixture(scope="module", params=RUNS)
-def edge_cases(image: str, request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
+@pytest.fixture(scope="module")
+def edge_cases(image: str) -> dict[str, dict[str, dict[str, Any]]]:
     """One container for all cases of a transport."""
-    return run_cases(image, *RUNS[request.param])
+    return {name: run_cases(image, *of_run) for name, of_run in RUNS.items()}
 
 
-@pytest.mark.parametrize(
-    ("edge_cases", "case"),
-    [pytest.param(run, case, id=f"{run}-{case}") for run, (cases, _) in RUNS.items() for case in cases],
-    indirect=["edge_cases"],
-)
-def test_edge_case(edge_cases: dict[str, dict[str, Any]], case: str) -> None:
-    found = edge_cases[case]
+@pytest.mark.parametrize(("run", "case"), [(run, case) for run, (cases, _) in RUNS.items() for case in cases])
+def test_edge_case(edge_cases: dict[str, dict[str, dict[str, Any]]], run: str, case: str) -> None:
+    found = edge_cases[run][case]
     ranks = int(case.partition(":")[2] or 2)
     expected = [5, -9, 5, 5][:ranks] if case in DEATHS else [0] * ranks
     assert found["codes"] == expected, found["output"]
