@@ -1,9 +1,9 @@
 """Measures attention with this project's kernels and with torch's, one after the other, over a grid of shapes.
 
-    run benchmarks/attention.py [TOKENS]
+    run benchmarks/attention.py [TOKENS [ALL]]
 
-TOKENS: only cases with at most so many tokens in a row. Prints one line of JSON: for each case the medians of
-both, and which of them a rank uses.
+TOKENS: only cases with at most so many tokens in a row. ALL: about so many in all rows of a case (6144). Prints
+one line of JSON: for each case the medians of both, and which of them a rank uses.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class AttentionCase:
     trains: bool
 
 
-def cases() -> Iterator[AttentionCase]:
-    """About 6,000 tokens in each case, up to those of one row."""
+def cases(tokens_of_all: int) -> Iterator[AttentionCase]:
+    """So many tokens in each case, up to those of one row; half of them where attention is causal."""
     encoders = [(tokens, 12, 64) for tokens in (16, 32, 53, 96, 128, 192, 256, 384, 512, 1024, 2048)]
     for tokens, heads, features in (*encoders, (74, 12, 32)):
         for dropout, trains in ((DROPOUT, True), (0.0, True), (0.0, False)):
-            yield AttentionCase(max(2, 6144 // tokens), heads, tokens, features, False, dropout, trains)
+            yield AttentionCase(max(2, tokens_of_all // tokens), heads, tokens, features, False, dropout, trains)
     for (tokens, heads, features), trains in itertools.product(((512, 14, 64), (1024, 16, 128)), (True, False)):
-        yield AttentionCase(max(2, 3072 // tokens), heads, tokens, features, True, 0.0, trains)
+        yield AttentionCase(max(2, tokens_of_all // 2 // tokens), heads, tokens, features, True, 0.0, trains)
 
 
 def measure(case: AttentionCase, choice: attention.KernelChoice) -> dict[str, Any]:
@@ -92,13 +92,13 @@ def timed(compute: Callable[[], Any], given: tuple[Any, ...], outer: Any) -> flo
     return time.perf_counter() - started
 
 
-def main(most: str = "inf") -> None:
+def main(most: str = "inf", tokens_of_all: str = "6144") -> None:
     bf16 = cpus.bf16_of(os.environ)
     choice = attention.choose(bf16, widened=bf16 == cpus.EMULATED)
     if torch.bfloat16 not in choice.kernels:
         sys.exit("this CPU has no AVX-512: every rank uses torch's attention")
     torch.manual_seed(0)
-    rows = [measure(case, choice) for case in cases() if case.tokens <= float(most)]
+    rows = [measure(case, choice) for case in cases(int(tokens_of_all)) if case.tokens <= float(most)]
     facts = {"torch": torch.__version__, "threads": torch.get_num_threads(), "bf16_by": bf16}
     print(json.dumps({**facts, **processor(Path("/proc/cpuinfo").read_text()), "rows": rows}), flush=True)
 

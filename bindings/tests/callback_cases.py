@@ -1,7 +1,4 @@
-"""One rank of two that runs a case of callbacks of futures. Raises if the case fails.
-
-torchrun --nproc-per-node 2 callback_cases.py CASE
-"""
+"""Cases of callbacks of futures. Each runs on two ranks, and raises if it fails."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from cases import Wrapped, backend_of, check, error_of, new_group, run, set_key, wait_for_key, wrap_stores
+from cases import Wrapped, backend_of, check, error_of, new_group, set_key, wait_for_key, wrap_stores
 
 HOLD_SECONDS = 6
 numbers = itertools.count()
@@ -284,19 +281,3 @@ def one_openmp_team() -> None:
     check(doubled.value() == 10_000_000, f"the sum is {doubled.value()}")
     more = openmp_workers() - before
     check(more == 0, f"{more} more workers of OpenMP")
-
-
-if __name__ == "__main__":
-    run(
-        callback_holds_the_gil,
-        callback_takes_time,
-        callback_waits,
-        callbacks_attached_late,
-        callbacks_give_way_in_order,
-        callbacks_in_order,
-        future_after_wait,
-        lanes_of_two_groups,
-        limited_wait,
-        message_futures,
-        one_openmp_team,
-    )

@@ -1,9 +1,7 @@
-"""What callback_cases.py, creation_cases.py and group_cases.py share. Each case runs on two ranks."""
+"""What the cases of edge_cases.py share."""
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import importlib
 from collections.abc import Callable
 from datetime import timedelta
@@ -88,20 +86,3 @@ def set_key(key: str) -> None:
 
 def wait_for_key(key: str) -> None:
     dist.distributed_c10d._get_default_store().wait([key], TIMEOUT)
-
-
-def run(*cases: Callable[[], None]) -> None:
-    """Run the case that the command line names. Rank 0 prints "CASE: right"."""
-    by_name = {case.__name__: case for case in cases}
-    parser = argparse.ArgumentParser()
-    parser.add_argument("case", choices=by_name)
-    name = parser.parse_args().case
-    importlib.import_module("oneccl_bindings_for_pytorch")  # registers the backend
-    torch.set_num_threads(1)
-    if not dist.is_initialized():
-        dist.init_process_group("ccl", timeout=TIMEOUT)
-    by_name[name]()
-    if dist.get_rank() == 0:
-        print(f"{name}: right", flush=True)
-    with contextlib.suppress(RuntimeError):
-        dist.destroy_process_group()

@@ -1,42 +1,70 @@
-"""One rank of two that runs a case of creating groups. Raises if the case fails.
-
-torchrun --nproc-per-node 2 creation_cases.py CASE
-"""
+"""Cases of creating groups. Each runs on two ranks, and raises if it fails."""
 
 from __future__ import annotations
 
 import importlib
 import os
+import signal
 import time
 from datetime import timedelta
 from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
-from cases import RELEASE, Wrapped, backend_of, check, error_of, new_group, run, set_key, wait_for_key, wrap_stores
+from cases import RELEASE, Wrapped, backend_of, check, error_of, new_group, set_key, wait_for_key, wrap_stores
 
 
 class Dying(Wrapped):
-    """A store that ends the process when oneCCL exchanges its first address."""
+    """A store that kills the process at its first key without one of the words in `earlier`."""
+
+    earlier: tuple[str, ...] = ()
 
     def set(self, key: str, value: str) -> None:
-        if "lifeline" not in key and "join" not in key:  # a key of oneCCL
-            os._exit(9)
+        if not any(word in key for word in self.earlier):
+            os.kill(os.getpid(), signal.SIGKILL)
         super().set(key, value)
+
+
+def die_while_creating(*earlier: str) -> None:
+    """Rank 1 does, at the first key without one of the words."""
+    if dist.get_rank() == 1:
+        Dying.earlier = earlier
+        wrap_stores(Dying)
+        new_group(seconds=5)
+
+
+def check_reported(reason: str) -> None:
+    """Rank 0 learns why the group cannot be created."""
+    error = error_of(lambda: new_group(seconds=5))
+    check(reason in error, f"the failed group raised {error!r}")
+    os._exit(5)
+
+
+def dead_before_joining() -> None:
+    die_while_creating()
+    check_reported("rank 1 did not join within 5 s")
+
+
+def dead_while_sharing() -> None:
+    die_while_creating("lifeline", "joined")
+    check_reported("rank 1 has ended")
+
+
+def dead_while_connecting() -> None:
+    """oneCCL exchanges its first address."""
+    die_while_creating("lifeline", "joined", "shared", "node")
+    check_reported("the ranks could not connect")
 
 
 def failed_creation() -> None:
     """Creating a group fails while a call is in flight. The call fails too, within its own timeout."""
-    if dist.get_rank() == 1:
-        wrap_stores(Dying)
-        new_group(seconds=5)
+    die_while_creating("lifeline", "joined", "shared", "node")
     work = dist.irecv(torch.ones(1), 1)  # never sent
     error = error_of(lambda: new_group(seconds=5))
     check("could not connect" in error, f"the failed group raised {error!r}")
     error = error_of(lambda: work.wait())
     check("rank 1 has ended" in error, f"the call in flight raised {error!r}")
-    print("failed_creation: right", flush=True)
-    os._exit(0)
+    os._exit(5)
 
 
 class Asked(Wrapped):
@@ -146,7 +174,3 @@ def another_order(store: dist.Store) -> None:
         set_key("reported")
     wait_for_key("reported")
     group.barrier().wait()
-
-
-if __name__ == "__main__":
-    run(constructed, failed_creation, late_in_barriers, same_store)

@@ -1,18 +1,16 @@
-"""One rank of two that runs a case of a transfer or a thread that fails. Raises if the case fails.
-
-torchrun --nproc-per-node 2 error_cases.py CASE
-"""
+"""Cases of a transfer or a thread that fails. Each runs on two ranks, and raises if it fails."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import resource
 import threading
 import time
 
 import torch
 import torch.distributed as dist
-from cases import Wrapped, backend_of, check, error_of, new_group, run, wrap_stores
+from cases import Wrapped, backend_of, check, error_of, new_group, wrap_stores
 
 LONGEST = 20.0  # seconds from an error to the end of all calls, on a busy machine; the groups' timeout is 60 s
 PR_SET_DUMPABLE = 4
@@ -176,6 +174,7 @@ def average_of_unsigned() -> None:
 def own_name_is_loopback() -> None:
     """The address for the other ranks is not 127.0.1.1, which Debian has for the host's own name."""
     addresses = []
+    del os.environ["FI_TCP_IFACE"]
 
     class Watching(Wrapped):
         def set(self, key: str, value: bytes) -> None:
@@ -187,16 +186,3 @@ def own_name_is_loopback() -> None:
     new_group()
     (address,) = addresses
     check(not address.startswith("127."), f"the rank listens on {address.split()[0]}")
-
-
-if __name__ == "__main__":
-    run(
-        average_of_unsigned,
-        error_in_a_wait,
-        error_in_the_background,
-        group_at_fault,
-        no_more_threads,
-        not_shared,
-        own_name_is_loopback,
-        several_suspects,
-    )

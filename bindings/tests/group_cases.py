@@ -1,18 +1,19 @@
-"""One rank of two that runs a case of using and leaving groups. Raises if the case fails.
-
-torchrun --nproc-per-node 2 group_cases.py CASE
-"""
+"""Cases of using and leaving groups. Each runs on two ranks, and raises if it fails."""
 
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import time
 import weakref
+from collections.abc import Callable
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from cases import RELEASE, backend_of, check, error_of, new_group, run, set_key, wait_for_key
+from cases import RELEASE, backend_of, check, error_of, new_group, set_key, wait_for_key
+from torch.utils.data import DataLoader, TensorDataset
 
 MESSAGES = 3000  # more than libfabric's queue between two ranks
 
@@ -42,6 +43,67 @@ def forked() -> None:
     else:
         work.wait()
     dist.barrier()
+
+
+def code_of_child(end: Callable[[], object]) -> int | str:
+    """The exit code of a forked child that calls `end`."""
+    pid = os.fork()
+    if pid == 0:
+        end()
+    for _ in range(200):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return "hung"
+
+
+def forked_children() -> None:
+    """Children of a DataLoader, and children that end in several ways, leave the groups of their parent alone."""
+    rank, part = dist.get_rank(), dist.new_group([0, 1])
+
+    def use() -> None:
+        error = error_of(lambda: dist.all_reduce(torch.ones(1)))
+        os._exit(6 if "forked" in error else 1)
+
+    def leave() -> None:
+        dist.destroy_process_group()
+        os._exit(7)
+
+    for _ in range(2):
+        for (batch,) in DataLoader(TensorDataset(torch.arange(64.0)), batch_size=16, num_workers=2):
+            total = batch.sum()
+            dist.all_reduce(total)
+            check(total.item() == 2 * batch.sum().item(), f"the sum is {total}")
+    codes = []
+    for end in (lambda: os._exit(3), lambda: sys.exit(4), use, leave):
+        codes.append(code_of_child(end))
+        for group in (None, part):
+            numbers = torch.full((100_000,), rank + 1.0)
+            dist.all_reduce(numbers, group=group)
+            check(numbers.sum().item() == 300_000, "the sum is wrong")
+    check(codes == [3, 4, 6, 7], f"the children ended with {codes}")
+
+
+def different_orders() -> None:
+    """Each rank's error names the calls of both."""
+    group = new_group(seconds=5)
+
+    def call() -> None:
+        if dist.get_rank() == 0:
+            dist.all_reduce(torch.ones(1000), group=group)
+        else:
+            dist.broadcast(torch.ones(5), 0, group=group)
+            dist.barrier(group=group)
+
+    error = error_of(call)
+    for text in (
+        "rank 0 called #1 all_reduce(float32, 1000, SUM)",
+        "rank 1 called #1 broadcast(float32, 5, root 0)",
+    ):
+        check(text in error, f"the call raised {error!r}")
 
 
 def many_messages_before_a_sum() -> None:
@@ -90,7 +152,8 @@ def interface() -> None:
         error = error_of(lambda: group.monitored_barrier(timedelta(seconds=1)))
         check("rank 1 did not arrive within 1 s" in error, f"monitored_barrier raised {error!r}")
         error = error_of(lambda: dist.all_reduce(torch.ones(7), group=group))
-        check("did not complete within its timeout of 1 s" in error, f"all_reduce raised {error!r}")
+        late = "all_reduce(float32, 7, SUM) did not complete within its timeout of 1 s"
+        check(late in error and "group 1, rank 0 of 2" in error, f"all_reduce raised {error!r}")
         check(time.monotonic() - begin < 15, "the new timeout is not used")
         set_key("done")
     wait_for_key("done")
@@ -186,16 +249,3 @@ def ended_rank() -> None:
         took = time.monotonic() - begin
         check("rank 1 has left the group" in error and took < 10, f"after {took:.1f} s, {name} raised {error!r}")
     check(not backend_of(messages).has_error(), "the receive broke the group")
-
-
-if __name__ == "__main__":
-    run(
-        different_tensors,
-        ended_rank,
-        forked,
-        interface,
-        left_in_order,
-        many_messages_before_a_sum,
-        mismatch_at_the_start,
-        parked_receive,
-    )

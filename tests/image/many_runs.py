@@ -18,16 +18,21 @@ from collections.abc import Iterable
 from pathlib import Path
 from unittest import mock
 
+import torch.distributed as dist
+
 from cpu_train_stack.adapt import catalogue, no_padding
 from cpu_train_stack.adapt.adaptation import Adaptation, Situation
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.machine import cpus
-from cpu_train_stack.placement.detect import DistributedEnvironment
+from cpu_train_stack.placement import detect
 from cpu_train_stack.rank import work
 from cpu_train_stack.train.main import prepare
 
+# One rank, or a rank of `run --no-adapt all`, which has a process group.
+PLACE = detect.from_variables(os.environ, "torchrun") if dist.is_initialized() else detect.DistributedEnvironment()
 # The operators of `train`, so that a run here and a run of that command have the same bits.
-work.install_operators(cpus.bf16_of(os.environ))
+if not dist.is_initialized():
+    work.install_operators(cpus.bf16_of(os.environ))
 
 # A process of `train` installs its adaptations once. Those without padding change with each run.
 INSTALLED: set[str] = set()
@@ -57,7 +62,7 @@ def run(argv: list[str]) -> dict[str, object]:
     stderr = io.StringIO()
     with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(stderr):
         try:
-            code = prepare(flags).run(DistributedEnvironment(), announce)
+            code = prepare(flags).run(PLACE, announce)
         except UsageError as error:
             print(f"error: {error}", file=sys.stderr)
             code = 2

@@ -22,6 +22,7 @@ print(json.dumps({
     "tcmalloc": "libtcmalloc" in maps, "iomp": "libiomp5" in maps, "child_preload": child("LD_PRELOAD"),
     "environment": {k: os.environ.get(k) for k in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")},
 }) + "\\n", end="", flush=True)
+for _ in range(int(*sys.argv[1:])): print("one line of one rank")
 dist.destroy_process_group()
 """
 
@@ -37,8 +38,6 @@ for step in range(100000):
         if dist.get_rank() == who:
             if how == "kill": os.kill(os.getpid(), signal.SIGKILL)
             if how == "exit": sys.exit(3)
-            if how == "os_exit": os._exit(4)
-            if how == "raise": raise LookupError("broken on purpose")
             if how == "hang":
                 import atexit, threading
                 atexit.register(time.sleep, 1000)
@@ -47,14 +46,17 @@ for step in range(100000):
 """
 
 AGREE = """
-import sys
 import torch.distributed as dist
 from cpu_train_stack.group.create import agree
 agree(None)
-print("agreed", flush=True)
-messages = {"same": ["no data"] * 2, "one": [None, "no data"], "two": ["no data", "no model"]}[sys.argv[1]]
-agree(messages[dist.get_rank()])
-print("not reached", flush=True)
+for messages in (["no data"] * 2, [None, "no data"], ["no data", "no model"]):
+    try:
+        agree(messages[dist.get_rank()])
+    except SystemExit as end:
+        code = end.code
+        print(f"ended with {code}", flush=True)
+    dist.barrier()
+raise SystemExit(code)
 """
 
 THREADS = """

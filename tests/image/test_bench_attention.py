@@ -16,7 +16,7 @@ CASE = {"rows": 2, "heads": 12, "tokens": 64, "features": 32, "causal": False, "
 
 
 def test_both_kernels_are_measured_and_the_used_one_is_named(image: str, avx512: tuple[str, ...]) -> None:
-    command = (*attention.COMMAND, "32")
+    command = (*attention.COMMAND, "32", "256")
     container = runner.container(api.ensure(), image, "0-1")
     volumes = (volume.removeprefix("--volume=").split(":") for volume in avx512)
     added = (Mount(Path(source), target) for source, target, _ in volumes)

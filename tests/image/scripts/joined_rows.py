@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from typing import Any
@@ -22,17 +23,13 @@ def check_rows(dtype: Any, limit: float) -> None:
 
 def check_joined(starts: Any, causal: bool, features: int, fewer: int, p: float, dtype: Any, limit: float) -> None:
     """Values and gradients, for four heads that share the keys of `fewer`."""
-    tokens, longest = int(starts[-1]), int(starts.diff().max())
+    tokens = int(starts[-1])
     given = [torch.randn(1, heads, tokens, features).to(dtype).requires_grad_() for heads in (4, fewer, fewer)]
     outer = torch.randn(1, 4, tokens, features).to(dtype)
     torch.manual_seed(4)
     query, key, value = given
     found = derived(attention.joined(query, key, value, starts, causal, 0.2, p), given, outer)
-    keeps = None
-    if p:  # the weights of a row are the products with a unit matrix
-        units = torch.cat([torch.eye(length, longest) for length in starts.diff().tolist()])[None, None].to(dtype)
-        torch.manual_seed(4)
-        keeps = attention.joined(0 * units.expand(1, 4, -1, -1), units, units, starts, False, 1.0, p) != 0
+    keeps = kept(tuple(starts.tolist()), p, dtype) if p else None
     wanted = []
     for first, end in itertools.pairwise(starts.tolist()):
         query, key, value = (tensor[:, :, first:end] for tensor in given)
@@ -46,6 +43,15 @@ def check_joined(starts: Any, causal: bool, features: int, fewer: int, p: float,
         size = max(float(other.detach().norm()), float(outer.float().norm()))
         distance = float((one.double() - other).detach().norm())
         assert distance < limit * size, (starts.diff()[:9], causal, features, fewer, p, distance / size)
+
+
+@functools.cache
+def kept(starts: tuple[int, ...], p: float, dtype: Any) -> Any:
+    """What the seed of check_joined keeps: the weights of a row are the products with a unit matrix."""
+    lengths = torch.tensor(starts).diff()
+    units = torch.cat([torch.eye(length, int(lengths.max())) for length in lengths.tolist()])[None, None].to(dtype)
+    torch.manual_seed(4)
+    return attention.joined(0 * units.expand(1, 4, -1, -1), units, units, torch.tensor(starts), False, 1.0, p) != 0
 
 
 def check_bits(dtype: Any) -> None:
