@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -71,24 +72,32 @@ def line(output: str, **changes: object) -> list[str]:
 
 def run_alone(image: str, data: Path, output: Path, lines: dict[str, list[str]]) -> Runs:
     """Runs of one rank, in one process because imports take seconds."""
-    output.chmod(0o777)
     (output / "lines.json").write_text(json.dumps(list(lines.values())))
-    done = containers.run(
-        image,
-        *("python", "/tests/many_runs.py", "/output/lines.json"),
-        env=ONE_THREAD,
-        docker_args=mounts(data, output),
-    )
-    assert done.returncode == 0, done.stderr
+    done = _run(image, data, output, "python", "/tests/many_runs.py", "/output/lines.json")
     return dict(zip(lines, json.loads(done.stdout), strict=True))
 
 
-def make_models(image: str, script: str, data: Path, output: Path) -> None:
-    """Run a script of tests/image/scripts that saves models into `output`, with the tiny model's tokenizer."""
+def run_together(
+    image: str, data: Path, output: Path, lines: dict[str, list[str]], backend: str = "ccl", **env: str
+) -> Runs:
+    """Runs of two ranks, by one pair of processes. What each run printed is that of rank 0."""
+    (output / "lines.json").write_text(json.dumps(list(lines.values())))
+    job = ("run", "--no-adapt=all", f"--backend={backend}", "--timeout=60", "/tests/many_runs.py")
+    files = ("/output/lines.json", "/output/results.json")
+    _run(image, data, output, "launch", "--nproc-per-node=2", "--", *job, *files, **env)
+    return dict(zip(lines, json.loads((output / "results.json").read_text()), strict=True))
+
+
+def _run(image: str, data: Path, output: Path, *argv: str, **env: str) -> subprocess.CompletedProcess[str]:
     output.chmod(0o777)
-    argv = ("python", f"/tests/scripts/{script}", "/data/tiny", "/output")
-    done = containers.run(image, *argv, docker_args=mounts(data, output))
+    done = containers.run(image, *argv, env={**ONE_THREAD, **env}, docker_args=mounts(data, output), timeout=600)
     assert done.returncode == 0, done.stderr
+    return done
+
+
+def make_models(script: str) -> list[str]:
+    """The line of a script of tests/image/scripts that saves models to /output, with the tiny model's tokenizer."""
+    return ["python", f"/tests/scripts/{script}", "/data/tiny", "/output"]
 
 
 def result(folder: Path) -> dict[str, Any]:
