@@ -1,9 +1,9 @@
 """Runs inside the image: many command lines in one process, because imports take seconds.
 
-Usage: many_runs.py FILE [RESULTS], with a JSON list of argument lists: flags of `train`, or `generate` or `python`
-and their arguments. Prints a JSON list of {"code", "stderr", "stdout"}, or writes it to RESULTS; "stderr" of
-`train` has its standard output, too. Words like NAME=VALUE before the flags set variables for this run and the next
-ones. Also runs under `run` on several ranks, and ends with the first traceback there.
+Usage: many_runs.py FILE [RESULTS], with a JSON list of argument lists: flags of `train`, or `generate` or
+`python` and their arguments. Prints a JSON list of {"code", "stderr", "stdout"}, or writes it to RESULTS. "stderr"
+of `train` has its standard output, too. Words like NAME=VALUE before the flags set variables for this run and the
+next ones. Also runs under `run` on several ranks, where a traceback is the end.
 """
 
 from __future__ import annotations

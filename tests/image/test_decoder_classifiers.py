@@ -11,18 +11,17 @@ MODELS = ("llama", "gemma")
 
 
 @pytest.fixture(scope="module")
-def folder(image: str, train_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("decoders")
     (made / "lengths.csv").write_text(
         "text,label\n" + "".join(f"{'good ' * (n % 5 + 1)}end,{'ab'[n % 2]}\n" for n in range(16))
     )
-    make_models(image, "decoders_without_padding.py", train_data, made)
     return made
 
 
 @pytest.fixture(scope="module")
 def runs(image: str, train_data: Path, folder: Path) -> Runs:
-    lines = {}
+    lines = {"models": make_models("decoders_without_padding.py")}
     for name in MODELS:
         data = {"train_file": "/output/lengths.csv", "validation_file": "/output/lengths.csv"}
         trained = {**data, "model_name_or_path": f"/output/{name}", "gradient_checkpointing": True}

@@ -97,7 +97,9 @@ def test_what_was_not_learned_is_not_said(said: Runs) -> None:
 def test_an_answer_is_printed_below_its_prompt(run_in_image: RunInImage, folder: Path, said: Runs) -> None:
     shell = "entrypoint generate /output/trained < /output/prompts.txt"
     done = run_in_image("sh", "-c", shell, docker_args=(f"--volume={folder}:/output",))
-    assert works(done) == "".join(f"> {prompt}\n{answer}\n" for prompt, answer in zip(PROMPTS, ANSWERS, strict=True))
+    assert works(done) == "".join(
+        f"> {prompt}\n{answer}\n" for prompt, answer in zip(PROMPTS, ANSWERS, strict=True)
+    )
     for name in ("one of trained", "one of adapter"):
         assert said[name]["stdout"] == "in paris.\n", said[name]
     # peft reads a deprecated attribute of transformers 5

@@ -68,16 +68,14 @@ Launch = Callable[..., tuple[int, Path]]
 
 @pytest.fixture
 def launch(run_in_image: RunInImage, tmp_path: Path) -> Launch:
-    """Runs the script under `launch` with `restarts`, or without it. Returns the exit code and the output folder."""
+    """Runs the script under `launch`, or without it if `restarts` is None. Returns exit code and output folder."""
     tmp_path.chmod(0o755)
     (tmp_path / "script.py").write_text(SCRIPT)
     output = tmp_path / "output"
     output.mkdir()
     output.chmod(0o777)
 
-    def start(
-        *options: str, ranks: int = 2, restarts: int | None = 0, **environment: object
-    ) -> tuple[int, Path]:
+    def start(*options: str, ranks: int = 2, restarts: int | None = 0, **environment: object) -> tuple[int, Path]:
         launcher = ("launch", f"--nproc-per-node={ranks}", f"--max-restarts={restarts}", "--")
         done = run_in_image(
             *(() if restarts is None else launcher),

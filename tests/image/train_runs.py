@@ -96,7 +96,7 @@ def _run(image: str, data: Path, output: Path, *argv: str, **env: str) -> subpro
 
 
 def make_models(script: str) -> list[str]:
-    """The line of a script of tests/image/scripts that saves models to /output, with the tiny model's tokenizer."""
+    """The line of a script of tests/image/scripts that saves models with the tiny tokenizer to /output."""
     return ["python", f"/tests/scripts/{script}", "/data/tiny", "/output"]
 
 
