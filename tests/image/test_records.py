@@ -219,6 +219,7 @@ def test_train_records_what_result_json_and_tensorboard_say(
         *("--train_file=/data/train.csv", "--validation_file=/data/eval.csv", "--max_seq_length=32"),
         *("--per_device_train_batch_size=2", "--max_steps=4", "--eval_strategy=steps", "--eval_steps=2"),
         *("--logging_steps=2", "--output_dir=/output", "--hub_token=hf_secret", "--report_to=tensorboard"),
+        *("--no_cuda", "--ddp_backend=gloo"),
         env={**ONE_THREAD, **tensorboard, contract.IMAGE: "an image"},
         docker_args=(
             *("--volume", f"{train_data}:/data:ro", "--volume", f"{tmp_path}:/output"),
@@ -227,6 +228,7 @@ def test_train_records_what_result_json_and_tensorboard_say(
     )
     assert done.returncode == 0, done.stderr
     result, found = json.loads((tmp_path / "result.json").read_text()), job.read(tmp_path)
+    assert result["backend"] == "gloo"
     ranks = found.ranks.values()
     for step, loss in enumerate(result["losses"]):
         assert loss == pytest.approx(sum(rank.steps[step].loss or 0.0 for rank in ranks) / 2, abs=2e-6)
