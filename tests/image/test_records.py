@@ -91,13 +91,13 @@ def launch(run_in_image: RunInImage, tmp_path: Path) -> Launch:
 
 def test_a_script_records_its_steps_the_rank_that_it_waits_for_and_a_restart(launch: Launch) -> None:
     """Rank 1 is slow. It is killed, and the job continues from its checkpoint."""
-    code, output = launch(SLOW=1, KILLED=1, STEPS=15, restarts=1)
+    code, output = launch(SLOW=1, KILLED=1, STEPS=20, restarts=1)
     assert code == 0
     found = job.read(output)
     assert any("rank 1 (local 1, node" in text and "was killed by SIGKILL" in text for text in failures(found))
     for rank in found.ranks.values():
         assert [start.first_step for start in rank.starts] == [0, 5]
-        assert [one.step for one in rank.steps] == list(range(1, 16))
+        assert [one.step for one in rank.steps] == list(range(1, 21))
         # Within two seconds, a killed rank may have written nothing.
         assert rank.repeated in (0, 1, 2)
         assert all((one.rows, one.computed, one.useful) == (8, 64, 64) for one in rank.steps)
@@ -108,8 +108,8 @@ def test_a_script_records_its_steps_the_rank_that_it_waits_for_and_a_restart(lau
         assert rank.samples[-1].memory > 100e6
     assert found.end is not None
     assert found.end.name == "end"
-    assert [log.step for log in found.first.logs if "loss" in log.values] == [5, 10, 15]
-    assert [event.step for event in found.first.events if event.name == "checkpoint"] == [5, 10, 15]
+    assert [log.step for log in found.first.logs if "loss" in log.values] == [5, 10, 15, 20]
+    assert [event.step for event in found.first.events if event.name == "checkpoint"] == [5, 10, 15, 20]
     means = stragglers.shares(found)
     # Two micro-batches a step, 0.3 s each.
     assert means[1].forward == pytest.approx(0.6, abs=0.25)
