@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import containers
-from tests.image.train_runs import ONE_THREAD, PARITY, Runs, line, mounts, result, run_alone, run_together
+from tests.image.train_runs import ONE_THREAD, PARITY, Runs, line, mounts, result, run_alone, run_together, scored
 
 # The runs of one rank, and the folder that they wrote to.
 Alone = tuple[Runs, Path]
@@ -52,10 +52,21 @@ NOTES = {
 }
 
 
+# A number for each row.
+NUMBERS: dict[str, object] = {
+    **PARITY,
+    "num_train_epochs": 1,
+    "train_file": "/output/scores.csv",
+    "label_column_name": "score",
+    "validation_file": None,
+}
+
+
 @pytest.fixture(scope="module")
 def alone(image: str, train_data: Path, model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Alone:
     """Runs of one rank, and the folder that they wrote to."""
     output = tmp_path_factory.mktemp("alone")
+    (output / "scores.csv").write_text(scored(56))
     shutil.copytree(train_data / "tiny", train_data / "three-labels")
     config = train_data / "three-labels" / "config.json"
     names = {number: f"LABEL_{number}" for number in range(3)}
@@ -86,6 +97,7 @@ def alone(image: str, train_data: Path, model_folder: Path, tmp_path_factory: py
             "/output/labels",
             **{**evaluated, "model_name_or_path": "/data/three-labels", "validation_file": "/data/two-labels.csv"},
         ),
+        "numbers": line("/output/numbers", **NUMBERS, per_device_train_batch_size=8),
         "pretrained": line(
             "/output/bf16",
             model_name_or_path="/output/pretrained",
@@ -104,6 +116,7 @@ def alone(image: str, train_data: Path, model_folder: Path, tmp_path_factory: py
 def together(image: str, train_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Alone:
     """Runs of two ranks, and the folder that they wrote to."""
     output = tmp_path_factory.mktemp("together")
+    (output / "scores.csv").write_text(scored(56))
     parity = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "report_to": "tensorboard"}
     few: dict[str, object] = {"train_file": "/data/three.csv", "validation_file": "/data/one.csv"}
     questions: dict[str, object] = {
@@ -122,6 +135,7 @@ def together(image: str, train_data: Path, tmp_path_factory: pytest.TempPathFact
         "parity": line("/output/parity", **parity, **PARITY),
         "few": line("/output/few", **few, bf16=True, eval_on_start=True, save_strategy="epoch"),
         "questions": line("/output/questions", **questions),
+        "numbers": line("/output/numbers", **NUMBERS, per_device_train_batch_size=4),
     }
     runs = run_together(image, train_data, output, lines)
     assert {name: one["code"] for name, one in runs.items()} == dict.fromkeys(lines, 0), runs
@@ -193,6 +207,12 @@ def test_questions_over_long_contexts_are_answered_by_two_ranks(together: Alone)
     assert set(found["metrics"]) >= {"eval_f1", "eval_exact_match", "eval_loss"}
     assert found["metric_after"] > found["metric_before"]
     assert found["train_loss_last"] < found["train_loss_first"]
+
+
+def test_numbers_have_the_same_losses_on_two_ranks(alone: Alone, together: Alone) -> None:
+    assert alone[0]["numbers"]["code"] == 0, alone[0]["numbers"]["stderr"]
+    one, two = (result(output / "numbers")["losses"] for _, output in (alone, together))
+    assert two == pytest.approx(one, abs=1e-5)
 
 
 def test_a_resumed_run_ends_with_the_weights_of_one_that_was_never_stopped(

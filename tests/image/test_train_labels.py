@@ -6,23 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.image.train_runs import PARITY, Runs, line, run_alone, run_together
+from tests.image.train_runs import Runs, line, run_alone, scored
 
 MOODS = ("joy", "anger", "fear")
-# A step's rows are the same on one rank and on two.
-PLAIN = {
-    **PARITY,
-    "num_train_epochs": 1,
-    "train_file": "/output/scores.csv",
-    "label_column_name": "score",
-    "validation_file": None,
-}
-
-
-def scored(count: int) -> str:
-    """Half a point for each `good`, from 0 to 3."""
-    rows = [f"film {number % 5} {'good ' * (number % 7)}end,{number % 7 / 2}" for number in range(count)]
-    return "\n".join(["sentence,score", *rows, ""])
 
 
 def moody(count: int) -> str:
@@ -73,7 +59,6 @@ def runs(image: str, train_data: Path, folder: Path) -> Runs:
             label_smoothing_factor=0.1,
         ),
         "sets again": flags("/output/sets-again", model_name_or_path="/output/sets", train_file=None, **moods),
-        "one": flags("/output/one", **PLAIN, per_device_train_batch_size=8),
     }  # fmt: skip
     return run_alone(image, train_data, folder, lines)
 
@@ -135,11 +120,3 @@ def test_flags_that_the_task_does_not_use_are_refused(runs: Runs) -> None:
     assert beams.startswith("--num_beams is for text2text-generation, but the task is question-answering: ")
     assert smoothing.startswith("--label_smoothing_factor is for ")
     assert " text-classification" in smoothing
-
-
-def test_two_ranks_compute_the_loss_of_one(image: str, train_data: Path, folder: Path, runs: Runs) -> None:
-    assert runs["one"]["code"] == 0, runs["one"]
-    flags_of_two = flags("/output/two", **{**PLAIN, "per_device_train_batch_size": 4})
-    two = run_together(image, train_data, folder, {"two": flags_of_two})["two"]
-    assert two["code"] == 0, two
-    assert result(folder, "two")["losses"] == pytest.approx(result(folder, "one")["losses"], abs=1e-5)

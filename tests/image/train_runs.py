@@ -31,6 +31,12 @@ def reviews(count: int) -> str:
     return "\n".join(["text,label", *rows, ""])
 
 
+def scored(count: int) -> str:
+    """Half a point for each `good`, from 0 to 3."""
+    rows = [f"film {number % 5} {'good ' * (number % 7)}end,{number % 7 / 2}" for number in range(count)]
+    return "\n".join(["sentence,score", *rows, ""])
+
+
 def squad() -> dict[str, Any]:
     """Five questions over contexts of several windows, in SQuAD's release format."""
     questions = [
