@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.image.train_runs import Runs, line, make_models, result, run_alone
+from tests.image.train_runs import Runs, line, result, run_alone
 
 # The layers that a classifier adds to each model.
 ADDED = {
@@ -22,14 +22,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(image: str, train_data: Path, folder: Path) -> Runs:
-    lines = {"models": make_models("headless_models.py")}
+    lines = {}
     for name in ADDED:
         trained = f"/output/{name}-adapter"
         lines[name] = line(trained, model_name_or_path=f"/output/{name}", use_peft=True)
         # Another seed: new layers would have other random weights.
         again = {"model_name_or_path": trained, "train_file": None, "seed": 7}
         lines[f"{name} again"] = line(f"/output/{name}-again", **again)
-    return run_alone(image, train_data, folder, lines)
+    return run_alone(image, train_data, folder, lines, "headless_models.py")
 
 
 @pytest.mark.parametrize("name", ADDED)

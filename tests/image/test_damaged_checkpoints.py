@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.containers import RunInImage
-from tests.image.train_runs import Runs, line, make_models, mounts, result, run_alone
+from tests.image.train_runs import Runs, line, mounts, result, run_alone
 
 # What the newest checkpoint's damage leads to: its file or tensor in an error, or the older checkpoint.
 REFUSED = {
@@ -40,7 +40,7 @@ def runs(image: str, train_data: Path, folder: Path) -> Runs:
     lines |= {
         name: line(f"/output/{name}", **SAVING, use_peft=name == "adapted" or None) for name in ("full", "adapted")
     }
-    lines["damage"] = make_models("damaged_checkpoints.py")
+    lines["damage"] = ["python", "/tests/scripts/damaged_checkpoints.py", "/output"]
     lines |= {
         name: line(
             f"/output/{name}",
@@ -50,7 +50,9 @@ def runs(image: str, train_data: Path, folder: Path) -> Runs:
         )
         for name in (*REFUSED, *SKIPPED)
     }
-    return run_alone(image, train_data, folder, lines)
+    runs = run_alone(image, train_data, folder, lines)
+    assert runs["damage"]["code"] == 0, runs["damage"]
+    return runs
 
 
 @pytest.mark.parametrize("name", REFUSED)

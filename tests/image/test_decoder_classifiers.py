@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.image.train_runs import Runs, line, make_models, result, run_alone
+from tests.image.train_runs import Runs, line, result, run_alone
 
 MODELS = ("llama", "gemma")
 
@@ -21,14 +21,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(image: str, train_data: Path, folder: Path) -> Runs:
-    lines = {"models": make_models("decoders_without_padding.py")}
+    lines = {}
     for name in MODELS:
         data = {"train_file": "/output/lengths.csv", "validation_file": "/output/lengths.csv"}
         trained = {**data, "model_name_or_path": f"/output/{name}", "gradient_checkpointing": True}
         alone = {**data, "model_name_or_path": f"/output/{name}-trained", "train_file": None}
         lines[name] = line(f"/output/{name}-trained", **trained)
         lines[f"{name} alone"] = line(f"/output/{name}-alone", per_device_eval_batch_size=1, **alone)
-    return run_alone(image, train_data, folder, lines)
+    return run_alone(image, train_data, folder, lines, "decoders_without_padding.py")
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -76,11 +76,17 @@ def line(output: str, **changes: object) -> list[str]:
     return argv
 
 
-def run_alone(image: str, data: Path, output: Path, lines: dict[str, list[str]]) -> Runs:
-    """Runs of one rank, in one process because imports take seconds."""
-    (output / "lines.json").write_text(json.dumps(list(lines.values())))
+def run_alone(image: str, data: Path, output: Path, lines: dict[str, list[str]], models: str = "") -> Runs:
+    """Runs of one rank, in one process because imports take seconds.
+
+    `models`: a script of tests/image/scripts that first saves models with the tiny model's tokenizer to `output`.
+    """
+    made = {"": ["python", f"/tests/scripts/{models}", "/data/tiny", "/output"]} if models else {}
+    (output / "lines.json").write_text(json.dumps([*made.values(), *lines.values()]))
     done = _run(image, data, output, "python", "/tests/many_runs.py", "/output/lines.json")
-    return dict(zip(lines, json.loads(done.stdout), strict=True))
+    runs: Runs = dict(zip([*made, *lines], json.loads(done.stdout), strict=True))
+    assert not models or runs.pop("")["code"] == 0, done.stdout
+    return runs
 
 
 def run_together(
@@ -99,11 +105,6 @@ def _run(image: str, data: Path, output: Path, *argv: str, **env: str) -> subpro
     done = containers.run(image, *argv, env={**ONE_THREAD, **env}, docker_args=mounts(data, output), timeout=600)
     assert done.returncode == 0, done.stderr
     return done
-
-
-def make_models(script: str) -> list[str]:
-    """The line of a script of tests/image/scripts that saves models with the tiny tokenizer to /output."""
-    return ["python", f"/tests/scripts/{script}", "/data/tiny", "/output"]
 
 
 def result(folder: Path) -> dict[str, Any]:
