@@ -1,7 +1,9 @@
-"""Runs inside the image: many `train` command lines in one process, because imports take seconds.
+"""Runs inside the image: many command lines in one process, because imports take seconds.
 
-Usage: many_runs.py FILE, with a JSON list of argument lists. Prints a JSON list of {"code", "stderr"}. Words like
-NAME=VALUE before the flags set variables for this run and the next ones.
+Usage: many_runs.py FILE [RESULTS], with a JSON list of argument lists: flags of `train`, or `generate` or
+`python` and their arguments. Prints a JSON list of {"code", "stderr", "stdout"}, or writes it to RESULTS. "stderr"
+of `train` has its standard output, too. Words like NAME=VALUE before the flags set variables for this run and the
+next ones. Also runs under `run` on several ranks, where a traceback is the end.
 """
 
 from __future__ import annotations
@@ -12,26 +14,28 @@ import itertools
 import json
 import os
 import re
+import runpy
 import sys
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from unittest import mock
 
-import torch.distributed as dist
+import torch
+from accelerate.state import AcceleratorState
 
 from cpu_train_stack.adapt import catalogue, no_padding
 from cpu_train_stack.adapt.adaptation import Adaptation, Situation
 from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.generate import command as generate
 from cpu_train_stack.machine import cpus
-from cpu_train_stack.placement import detect
+from cpu_train_stack.placement.detect import DistributedEnvironment
 from cpu_train_stack.rank import work
 from cpu_train_stack.train.main import prepare
 
-# One rank, or a rank of `run --no-adapt all`, which has a process group.
-PLACE = detect.from_variables(os.environ, "torchrun") if dist.is_initialized() else detect.DistributedEnvironment()
-# The operators of `train`, so that a run here and a run of that command have the same bits.
-if not dist.is_initialized():
+RANK, RANKS = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
+if "RANK" not in os.environ:  # `run` has done it
+    # The operators of `train`, so that a run here and a run of that command have the same bits.
     work.install_operators(cpus.bf16_of(os.environ))
 
 # A process of `train` installs its adaptations once. Those without padding change with each run.
@@ -53,16 +57,28 @@ def announce(_quiet: bool) -> None:
     print("a job begins", file=sys.stderr)
 
 
+def start(argv: list[str]) -> int:
+    """Returns the exit code."""
+    if argv[:1] == ["python"]:
+        sys.argv, sys.path[0] = argv[1:], str(Path(argv[1]).parent)
+        runpy.run_path(argv[1], run_name="__main__")
+        return 0
+    job = generate.prepare(argv[1:]) if argv[:1] == ["generate"] else prepare(argv)
+    return job.run(DistributedEnvironment(RANK, RANKS, RANK, RANKS), announce)
+
+
 def run(argv: list[str]) -> dict[str, object]:
     """Runs one command line as a rank's worker would, in this process."""
     flags = list(itertools.dropwhile(lambda word: re.match(r"\w+=", word), argv))
     for word in argv[: len(argv) - len(flags)]:
         name, _, value = word.partition("=")
         os.environ[name] = value
+    environment = dict(os.environ)
     stderr = io.StringIO()
-    with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(stderr):
+    stdout = io.StringIO() if flags[:1] in (["generate"], ["python"]) else stderr
+    with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(stdout):
         try:
-            code = prepare(flags).run(PLACE, announce)
+            code = start(flags)
         except UsageError as error:
             print(f"error: {error}", file=sys.stderr)
             code = 2
@@ -71,8 +87,32 @@ def run(argv: list[str]) -> dict[str, object]:
         except Exception:  # noqa: BLE001 - a traceback is a finding, not the end of the list
             traceback.print_exc()
             code = 1
-    return {"code": code, "stderr": stderr.getvalue()}
+    if RANKS > 1:
+        forget(environment)
+    return {"code": code, "stderr": stderr.getvalue(), "stdout": stdout.getvalue()}
+
+
+def forget(environment: dict[str, str]) -> None:
+    """Resets the state that a run on several ranks leaves in its process."""
+    os.environ.clear()
+    os.environ.update(environment)
+    torch.use_deterministic_algorithms(False)
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def run_all(lines: Iterable[list[str]], results: Path | None) -> None:
+    """Runs all. On several ranks, a traceback is the end: the other ranks may wait for this one."""
+    done = []
+    for line in lines:
+        done.append(run(line))
+        if results and RANK == 0:
+            results.write_text(json.dumps(done))
+        if RANKS > 1 and done[-1]["code"] == 1:
+            print(done[-1]["stderr"], file=sys.stderr)
+            os._exit(1)
+    if not results:
+        json.dump(done, sys.stdout)
 
 
 if __name__ == "__main__":
-    json.dump([run(argv) for argv in json.loads(Path(sys.argv[1]).read_text())], sys.stdout)
+    run_all(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]) if sys.argv[2:] else None)

@@ -46,50 +46,53 @@ def lines(rows: list[dict[str, Any]]) -> str:
 # Flags of runs that end with one line, and words of this line.
 BAD: dict[str, tuple[dict[str, object], str]] = {
     "an encoder as decoder": (
-        {"model_name_or_path": "/work/bert", "train_file": "/work/text.txt", "task": "text-generation"},
+        {"model_name_or_path": "/output/bert", "train_file": "/output/text.txt", "task": "text-generation"},
         "sees the tokens that it has to predict",
     ),
-    "texts without a task": ({"train_file": "/work/text.txt"}, "pass --task text-generation or --task fill-mask"),
-    "no answer to learn": ({"train_file": "/work/silent.jsonl"}, "no row has an answer"),
+    "texts without a task": (
+        {"train_file": "/output/text.txt"},
+        "pass --task text-generation or --task fill-mask",
+    ),
+    "no answer to learn": ({"train_file": "/output/silent.jsonl"}, "no row has an answer"),
     "answers of texts": (
-        {"train_file": "/work/text.txt", "task": "text-generation", "completion_only_loss": "true"},
+        {"train_file": "/output/text.txt", "task": "text-generation", "completion_only_loss": "true"},
         "--completion_only_loss needs rows with messages",
     ),
     "no file with a template": (
-        {"train_file": "/work/text.txt", "task": "text-generation", "chat_template_path": "/work/none.jinja"},
-        "--chat_template_path '/work/none.jinja' cannot be read",
+        {"train_file": "/output/text.txt", "task": "text-generation", "chat_template_path": "/output/none.jinja"},
+        "--chat_template_path '/output/none.jinja' cannot be read",
     ),
     "no chat template": (
-        {"model_name_or_path": "/work/bert", "train_file": "/work/chat.jsonl"},
+        {"model_name_or_path": "/output/bert", "train_file": "/output/chat.jsonl"},
         "has no chat template",
     ),
-    "nothing to merge": ({"train_file": "/work/chat.jsonl", "merge_adapter": True}, "add --use_peft"),
+    "nothing to merge": ({"train_file": "/output/chat.jsonl", "merge_adapter": True}, "add --use_peft"),
     "no compiler": (
-        {"train_file": "/work/chat.jsonl", "torch_compile": True},
+        {"train_file": "/output/chat.jsonl", "torch_compile": True},
         "needs a C++ compiler (g++) and torch's headers, not found in this image",
     ),
     "sharded and merged": (
-        {"train_file": "/work/chat.jsonl", "use_peft": True, "merge_adapter": True, "fsdp": "full_shard"},
+        {"train_file": "/output/chat.jsonl", "use_peft": True, "merge_adapter": True, "fsdp": "full_shard"},
         "exclude each other",
     ),
     "no such layer": (
-        {"train_file": "/work/chat.jsonl", "use_peft": True, "lora_target_modules": "nothing"},
+        {"train_file": "/output/chat.jsonl", "use_peft": True, "lora_target_modules": "nothing"},
         "--lora_target_modules nothing: ",
     ),
     "an encoder-decoder model as decoder": (
-        {"model_name_or_path": "/work/t5", "train_file": "/work/text.txt", "task": "text-generation"},
+        {"model_name_or_path": "/output/t5", "train_file": "/output/text.txt", "task": "text-generation"},
         "pass --task text2text-generation",
     ),
     "pairs without a target": (
-        {"model_name_or_path": "/work/t5", "train_file": "/work/pairs.jsonl", "text_column_names": "source"},
+        {"model_name_or_path": "/output/t5", "train_file": "/output/pairs.jsonl", "text_column_names": "source"},
         "expected a source and a target",
     ),
     "an encoder for pairs": (
-        {"model_name_or_path": "/work/bert", "train_file": "/work/pairs.jsonl"},
+        {"model_name_or_path": "/output/bert", "train_file": "/output/pairs.jsonl"},
         "cannot be loaded for text2text-generation",
     ),
     "no mask": (
-        {"train_file": "/work/text.txt", "task": "fill-mask"},
+        {"train_file": "/output/text.txt", "task": "fill-mask"},
         "has no padding token, expected an encoder",
     ),
 }

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import containers
-from tests.image.train_runs import ONE_THREAD, Runs, line, make_models, mounts, result, run_alone
+from tests.image.train_runs import Runs, line, result, run_alone
 
 # The layers that a classifier adds to each model.
 ADDED = {
@@ -17,10 +16,8 @@ ADDED = {
 
 
 @pytest.fixture(scope="module")
-def folder(image: str, train_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("heads")
-    make_models(image, "headless_models.py", train_data, made)
-    return made
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("heads")
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +29,7 @@ def runs(image: str, train_data: Path, folder: Path) -> Runs:
         # Another seed: new layers would have other random weights.
         again = {"model_name_or_path": trained, "train_file": None, "seed": 7}
         lines[f"{name} again"] = line(f"/output/{name}-again", **again)
-    return run_alone(image, train_data, folder, lines)
+    return run_alone(image, train_data, folder, lines, "headless_models.py")
 
 
 @pytest.mark.parametrize("name", ADDED)
@@ -43,13 +40,3 @@ def test_an_adapter_is_saved_with_all_new_layers(runs: Runs, folder: Path, name:
     assert "new weights" not in again["stderr"]
     found, expected = (result(folder / f"{name}-{what}")["metrics"]["eval_loss"] for what in ("again", "adapter"))
     assert found == pytest.approx(expected, abs=1e-6)
-
-
-def test_a_head_beside_an_adapter_is_not_sharded(image: str, train_data: Path, folder: Path) -> None:
-    flags = line("/output/sharded", use_peft=True, fsdp="full_shard")
-    done = containers.run(
-        image, "launch", "--nproc-per-node=2", "--", "train", *flags,
-        env=ONE_THREAD, docker_args=mounts(train_data, folder),
-    )  # fmt: skip
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.count("--fsdp cannot train classifier beside an adapter: remove --fsdp") == 1

@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import containers
 from tests.containers import RunInImage
-from tests.image.train_runs import Runs, line, make_models, mounts, result, run_alone
-from tooling.basis.paths import ROOT
+from tests.image.train_runs import Runs, line, mounts, result, run_alone
 
 # What the newest checkpoint's damage leads to: its file or tensor in an error, or the older checkpoint.
 REFUSED = {
@@ -26,6 +24,8 @@ SKIPPED = {
     "no generators": "rng_state.pth is missing or broken",
     "link": "it is a link to a folder that does not exist",
 }
+# Each with how many cases it prints.
+SCRIPTS = {"expert_weights": 3, "weight_names": 6}
 SAVING: dict[str, object] = {"max_steps": 4, "num_train_epochs": None, "save_strategy": "steps", "save_steps": 2}
 
 
@@ -36,13 +36,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(image: str, train_data: Path, folder: Path) -> Runs:
-    first = {
+    lines = {name: ["python", f"/tests/scripts/{name}.py"] for name in SCRIPTS}
+    lines |= {
         name: line(f"/output/{name}", **SAVING, use_peft=name == "adapted" or None) for name in ("full", "adapted")
     }
-    made = run_alone(image, train_data, folder, first)
-    assert {name: run["code"] for name, run in made.items()} == dict.fromkeys(made, 0), made
-    make_models(image, "damaged_checkpoints.py", train_data, folder)
-    again = {
+    lines["damage"] = ["python", "/tests/scripts/damaged_checkpoints.py", "/output"]
+    lines |= {
         name: line(
             f"/output/{name}",
             **{**SAVING, "max_steps": 6},
@@ -51,7 +50,9 @@ def runs(image: str, train_data: Path, folder: Path) -> Runs:
         )
         for name in (*REFUSED, *SKIPPED)
     }
-    return run_alone(image, train_data, folder, again)
+    runs = run_alone(image, train_data, folder, lines)
+    assert runs["damage"]["code"] == 0, runs["damage"]
+    return runs
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -73,23 +74,10 @@ def test_content_of_something_else_is_skipped_for_the_older_checkpoint(
     assert (folder / name / "checkpoint-4" / "model.safetensors").is_file()
 
 
-TWO_RANKS = ("launch", "--nproc-per-node=2", "--", "run", "--backend=gloo", "--timeout=60")
-
-
-@pytest.mark.parametrize(
-    ("launcher", "script", "count"),
-    [
-        (("python",), "expert_weights.py", 3),
-        (("python",), "weight_names.py", 6),
-        (TWO_RANKS, "sharded_names.py", 3),
-    ],
-)
-def test_weights_that_files_name_otherwise_are_checked_and_loaded(
-    run_in_image: RunInImage, launcher: tuple[str, ...], script: str, count: int
-) -> None:
-    places = [f"--volume={ROOT}/tests/image/scripts:/scripts:ro", "--shm-size=1g"]
-    done = run_in_image(*launcher, f"/scripts/{script}", docker_args=places)
-    assert containers.works(done).split().count("ok") == count
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_weights_that_files_name_otherwise_are_checked_and_loaded(runs: Runs, name: str) -> None:
+    assert runs[name]["code"] == 0, runs[name]["stderr"]
+    assert runs[name]["stdout"].split().count("ok") == SCRIPTS[name]
 
 
 def test_ranks_that_cannot_load_a_checkpoint_are_not_restarted(

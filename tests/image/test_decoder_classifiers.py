@@ -5,18 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.image.train_runs import Runs, line, make_models, result, run_alone
+from tests.image.train_runs import Runs, line, result, run_alone
 
 MODELS = ("llama", "gemma")
 
 
 @pytest.fixture(scope="module")
-def folder(image: str, train_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("decoders")
     (made / "lengths.csv").write_text(
         "text,label\n" + "".join(f"{'good ' * (n % 5 + 1)}end,{'ab'[n % 2]}\n" for n in range(16))
     )
-    make_models(image, "decoders_without_padding.py", train_data, made)
     return made
 
 
@@ -29,7 +28,7 @@ def runs(image: str, train_data: Path, folder: Path) -> Runs:
         alone = {**data, "model_name_or_path": f"/output/{name}-trained", "train_file": None}
         lines[name] = line(f"/output/{name}-trained", **trained)
         lines[f"{name} alone"] = line(f"/output/{name}-alone", per_device_eval_batch_size=1, **alone)
-    return run_alone(image, train_data, folder, lines)
+    return run_alone(image, train_data, folder, lines, "decoders_without_padding.py")
 
 
 @pytest.mark.parametrize("name", MODELS)

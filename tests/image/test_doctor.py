@@ -177,17 +177,15 @@ def test_the_table_has_a_line_for_each_check_and_the_fix_below(run_in_image: Run
     assert "fix: unset GLOO_SOCKET_IFNAME" in done.stdout
 
 
-def test_rank_0_prints_what_the_job_runs_on_unless_quiet(run_in_image: RunInImage) -> None:
+def test_rank_0_prints_what_the_job_runs_on(run_in_image: RunInImage) -> None:
     show = "import torch.distributed as dist; print(dist.get_backend())"
     jobs = [
-        f"entrypoint launch --nproc-per-node 2 -- run {options} /tmp/show.py"
-        for options in ("", "--quiet", "--backend gloo")
+        f"entrypoint launch --nproc-per-node 2 -- run {options} /tmp/show.py" for options in ("", "--backend gloo")
     ]
     script = f'echo "{show}" >/tmp/show.py; ' + "; echo next >&2; ".join(jobs)
     done = run_in_image("sh", "-c", script, docker_args=("--shm-size", "2g"))
-    assert done.stdout.split() == ["ccl", "ccl", "ccl", "ccl", "gloo", "gloo"], done.stderr
-    loud, quiet, gloo = (part.strip().splitlines() for part in done.stderr.split("next\n"))
-    assert quiet == []
+    assert done.stdout.split() == ["ccl", "ccl", "gloo", "gloo"], done.stderr
+    loud, gloo = (part.strip().splitlines() for part in done.stderr.split("next\n"))
     shown = dict(line.split(maxsplit=1) for line in loud)
     assert len(loud) <= 8
     assert shown["ranks"] == "2 on 1 node, started by torchrun"

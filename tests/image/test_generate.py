@@ -1,134 +1,125 @@
 """`generate`: a decoder that was trained here says what it has learned, from its folder and as an adapter."""
 
 import json
-import shlex
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests import containers
-from tests.containers import works
+from tests.containers import RunInImage, run, works
+from tests.image.train_runs import HERE, Runs, run_alone
 
-HERE = Path(__file__).parent
 HOMES = {"ada": "paris", "ben": "oslo"}
+PROMPTS = [f"where does {name} live?" for name in HOMES]
+ANSWERS = [f"in {home}." for home in HOMES.values()]
 CHATS = [
-    [{"role": "user", "content": f"where does {name} live?"}, {"role": "assistant", "content": f"in {home}."}]
-    for name, home in HOMES.items()
+    [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
+    for prompt, answer in zip(PROMPTS, ANSWERS, strict=True)
 ]
-FLAGS = [
-    "--train_file",
-    "/work/chat.jsonl",
-    "--save_strategy",
-    "no",
-    "--eval_strategy",
-    "no",
-    "--per_device_train_batch_size",
-    "2",
-]
-ADAPTER = ["--use_peft", "--lora_target_modules", "all-linear"]
-LEARN = [*FLAGS, "--num_train_epochs", "100", "--learning_rate", "0.01", "--logging_strategy", "no"]
-
-
-def run(image: str, folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    mounts = ["--volume", f"{folder}:/work", "--volume", f"{HERE}:/tests:ro"]
-    return containers.run(image, *command, docker_args=mounts, timeout=300)
+LEARN = (
+    *("--train_file=/output/chat.jsonl", "--save_strategy=no", "--eval_strategy=no", "--logging_strategy=no"),
+    *("--per_device_train_batch_size=2", "--num_train_epochs=40", "--learning_rate=0.01"),
+)
+ADAPTER = ("--use_peft", "--lora_target_modules=all-linear")
+# "ended": of a model whose texts end with another token than an answer of the template.
+TRAINED = {"trained": (), "adapter": ADAPTER, "ended": (), "ended-adapter": ADAPTER}
+DRAWS = ("--temperature=1", "--max_new_tokens=12")
+MISTAKES = {
+    "no folder": (["/output/none", "x"], "model folder '/output/none' does not exist"),
+    "encoder": (["/output/bert", "x"], "expected a language model"),
+    "no tokens": (["/output/random", "", "--raw"], "the prompt has no tokens"),
+    "length": (["/output/random", "x", "--max_new_tokens", "0"], "--max_new_tokens"),
+    "system": (["/output/random", "x", "--raw", "--system", "y"], "--system needs a chat template"),
+}
 
 
 @pytest.fixture(scope="module")
 def folder(image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Mounted as /work: a random decoder, the same after training, and an adapter on top of the random one."""
+    """Mounted as /output: random models, and those of TRAINED."""
     made = tmp_path_factory.mktemp("generate")
     made.chmod(0o777)
-    rows = [json.dumps({"messages": messages}) for messages in CHATS * 2]
-    (made / "chat.jsonl").write_text("\n".join(rows))
-    (made / "prompts.txt").write_text("".join(f"where does {name} live?\n\n" for name in HOMES))
+    (made / "chat.jsonl").write_text("\n".join(json.dumps({"messages": messages}) for messages in CHATS * 2))
+    (made / "prompts.txt").write_text("\n\n".join(PROMPTS))
     words = " ".join(message["content"] for messages in CHATS for message in messages)
-    works(run(image, made, "python", "/tests/tiny_model.py", "/work/bert", words, "/work/random"))
-    start = ["train", "--model_name_or_path", "/work/random", *LEARN, "--output_dir"]
-    works(run(image, made, *start, "/work/trained"))
-    works(run(image, made, *start, "/work/adapter", *ADAPTER))
+    make = ("python", "/tests/tiny_model.py", "/output/bert", words, "/output/random")
+    works(run(image, *make, docker_args=(f"--volume={made}:/output", f"--volume={HERE}:/tests:ro")))
+    base = made / "base"
+    shutil.copytree(made / "random", base)
+    for name in ("tokenizer_config.json", "config.json", "generation_config.json"):
+        text = (base / name).read_text().replace('"<|end|>"', '"<|begin|>"')
+        (base / name).write_text(text.replace('"eos_token_id": 1', '"eos_token_id": 0'))
+    lines = {
+        name: [
+            f"--model_name_or_path=/output/{'base' if 'ended' in name else 'random'}",
+            *(f"--output_dir=/output/{name}", *LEARN, *flags),
+        ]
+        for name, flags in TRAINED.items()
+    }
+    made_by = run_alone(image, made, made, lines)
+    assert {name: one["code"] for name, one in made_by.items()} == dict.fromkeys(TRAINED, 0), made_by
     return made
 
 
-def answers(image: str, folder: Path, model: str, *options: str) -> list[str]:
-    command = shlex.join(["entrypoint", "generate", model, "--json", *options])
-    output = works(run(image, folder, "sh", "-c", f"{command} < /work/prompts.txt"))
-    documents = [json.loads(line) for line in output.splitlines()]
-    assert [document["prompt"] for document in documents] == [f"where does {name} live?" for name in HOMES]
+@pytest.fixture(scope="module")
+def said(image: str, folder: Path) -> Runs:
+    """What `generate` said, in one process because imports take seconds."""
+    lines = {name: [f"/output/{name}", *PROMPTS, "--json"] for name in TRAINED}
+    lines["random"] = ["/output/random", *PROMPTS, "--json", "--max_new_tokens=8"]
+    for name, seed in (("draw", 1), ("same draw", 1), ("other draw", 2)):
+        lines[name] = ["/output/random", *PROMPTS, "--json", *DRAWS, f"--seed={seed}"]
+    lines |= {f"one of {name}": [f"/output/{name}", PROMPTS[0]] for name in ("trained", "adapter")}
+    lines |= {name: words for name, (words, _) in MISTAKES.items()}
+    return run_alone(image, folder, folder, {name: ["generate", *words] for name, words in lines.items()})
+
+
+def answers(said: Runs, name: str) -> list[str]:
+    assert said[name]["code"] == 0, said[name]
+    documents = [json.loads(line) for line in said[name]["stdout"].splitlines()]
+    assert [document["prompt"] for document in documents] == PROMPTS
     assert all(document["seconds"] > 0 and document["tokens"] > 0 for document in documents)
     return [document["completion"] for document in documents]
 
 
-@pytest.mark.parametrize("model", ["/work/trained", "/work/adapter"])
-def test_what_was_learned_is_said(image: str, folder: Path, model: str) -> None:
-    assert answers(image, folder, model) == [f"in {home}." for home in HOMES.values()]
+@pytest.mark.parametrize("name", TRAINED)
+def test_what_was_learned_is_said(said: Runs, name: str) -> None:
+    assert answers(said, name) == ANSWERS
 
 
-def test_an_answer_ends_where_the_template_ends_it_if_texts_end_with_another_token(
-    image: str, folder: Path
-) -> None:
-    base = folder / "base"
-    shutil.copytree(folder / "random", base)
-    for name in ("tokenizer_config.json", "config.json", "generation_config.json"):
-        text = (base / name).read_text().replace('"<|end|>"', '"<|begin|>"')
-        (base / name).write_text(text.replace('"eos_token_id": 1', '"eos_token_id": 0'))
-    start = ["train", "--model_name_or_path", "/work/base", *LEARN, "--output_dir"]
-    works(run(image, folder, *start, "/work/ended"))
+def test_an_answer_ends_where_the_template_ends_it_if_texts_end_with_another_token(folder: Path) -> None:
     assert json.loads((folder / "ended" / "generation_config.json").read_text())["eos_token_id"] == [0, 1]
-    works(run(image, folder, *start, "/work/ended-adapter", *ADAPTER))  # is saved without generation_config
-    for model in ("/work/ended", "/work/ended-adapter"):
-        assert answers(image, folder, model) == [f"in {home}." for home in HOMES.values()]
+    assert not (folder / "ended-adapter" / "generation_config.json").exists()
 
 
-def test_what_was_not_learned_is_not_said(image: str, folder: Path) -> None:
-    assert answers(image, folder, "/work/random", "--max_new_tokens", "8") != [
-        f"in {home}." for home in HOMES.values()
-    ]
+def test_what_was_not_learned_is_not_said(said: Runs) -> None:
+    assert answers(said, "random") != ANSWERS
 
 
-def test_an_answer_is_printed_below_its_prompt(image: str, folder: Path) -> None:
-    prompts = [f"where does {name} live?" for name in HOMES]
-    done = run(image, folder, "generate", "/work/trained", *prompts)
-    assert works(done) == "".join(f"> where does {name} live?\nin {home}.\n" for name, home in HOMES.items())
-    assert works(run(image, folder, "generate", "/work/trained", prompts[0])) == "in paris.\n"
-    adapted = run(image, folder, "generate", "/work/adapter", prompts[0])
-    assert works(adapted) == "in paris.\n"
-    assert "FutureWarning" not in adapted.stderr  # peft reads a deprecated attribute of transformers 5
+def test_an_answer_is_printed_below_its_prompt(run_in_image: RunInImage, folder: Path, said: Runs) -> None:
+    shell = "entrypoint generate /output/trained < /output/prompts.txt"
+    done = run_in_image("sh", "-c", shell, docker_args=(f"--volume={folder}:/output",))
+    assert works(done) == "".join(
+        f"> {prompt}\n{answer}\n" for prompt, answer in zip(PROMPTS, ANSWERS, strict=True)
+    )
+    for name in ("one of trained", "one of adapter"):
+        assert said[name]["stdout"] == "in paris.\n", said[name]
+    # peft reads a deprecated attribute of transformers 5
+    assert "FutureWarning" not in "".join(one["stderr"] for one in said.values())
 
 
-def test_draws_depend_on_the_seed_alone(image: str, folder: Path) -> None:
-    drawn = [
-        answers(image, folder, "/work/random", "--temperature", "1", "--seed", seed, "--max_new_tokens", "12")
-        for seed in ("1", "1", "2")
-    ]
-    assert drawn[0] == drawn[1] != drawn[2]
+def test_draws_depend_on_the_seed_alone(said: Runs) -> None:
+    assert answers(said, "draw") == answers(said, "same draw") != answers(said, "other draw")
 
 
-@pytest.mark.parametrize(
-    ("command", "expected"),
-    [
-        pytest.param(["generate", "/work/none", "x"], "model folder '/work/none' does not exist", id="no-folder"),
-        pytest.param(["generate", "/work/bert", "x"], "expected a language model", id="encoder"),
-        pytest.param(["generate", "/work/random", "", "--raw"], "the prompt has no tokens", id="no-tokens"),
-        pytest.param(["generate", "/work/random", "x", "--max_new_tokens", "0"], "--max_new_tokens", id="length"),
-        pytest.param(
-            ["launch", "--nproc-per-node", "2", "--", "generate", "/work/random", "x"],
-            "generate runs in one process, found 2",
-            id="two-ranks",
-        ),
-        pytest.param(
-            ["generate", "/work/random", "x", "--raw", "--system", "y"],
-            "--system needs a chat template",
-            id="system",
-        ),
-    ],
-)
-def test_a_mistake_is_one_line_and_exit_code_2(
-    image: str, folder: Path, command: list[str], expected: str
-) -> None:
-    done = run(image, folder, *command)
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_line_and_exit_code_2(said: Runs, name: str) -> None:
+    assert said[name]["code"] == 2, said[name]
+    assert MISTAKES[name][1] in said[name]["stderr"]
+    assert "Traceback" not in said[name]["stderr"]
+
+
+def test_two_ranks_are_refused(run_in_image: RunInImage, folder: Path) -> None:
+    launch = ("launch", "--nproc-per-node=2", "--", "generate", "/output/random", "x")
+    done = run_in_image(*launch, docker_args=(f"--volume={folder}:/output",))
     assert done.returncode == 2, done.stdout + done.stderr
-    assert expected in done.stderr
+    assert "generate runs in one process, found 2" in done.stderr
     assert "Traceback" not in done.stderr

@@ -27,7 +27,7 @@ ANSWER_SECONDS = 5.0
 
 @pytest.fixture
 def report(image: str, train_data: Path, tmp_path: Path) -> Any:
-    """Run a command on two ranks beside a server, which takes `seconds` to answer."""
+    """Run a command on ranks beside a server, which takes `seconds` to answer."""
     output, keys = tmp_path / "output", tmp_path / "keys"
     output.mkdir()
     certificates.make(keys)
@@ -35,11 +35,13 @@ def report(image: str, train_data: Path, tmp_path: Path) -> Any:
         folder.chmod(mode)
     (output / "script.py").write_text(SCRIPT)
 
-    def run(seconds: str, *command: str) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]], Path]:
+    def run(
+        seconds: str, *command: str, ranks: int = 1
+    ) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]], Path]:
         volumes = [*mounts(train_data, output), *container_scripts.MOUNT, "--volume", f"{keys}:/keys:ro"]
         server = ("python", "/s/progress_server.py", "/keys", seconds)
-        launch = ("entrypoint", "launch", "--nproc-per-node", "2", "--", *command)
-        done = containers.run(image, *server, *launch, env=ONE_THREAD, docker_args=volumes)
+        launch = ("launch", f"--nproc-per-node={ranks}", "--") if ranks > 1 else ()
+        done = containers.run(image, *server, "entrypoint", *launch, *command, env=ONE_THREAD, docker_args=volumes)
         assert done.returncode == 0, done.stderr
         return done, json.loads(done.stdout)["reports"], output
 
@@ -57,7 +59,7 @@ def _check(reports: list[dict[str, Any]]) -> None:
 
 
 def test_train_reports_its_progress(report: Any) -> None:
-    _check(report("0", "train", *line("/output/answered", max_steps=3, logging_steps=1))[1])
+    _check(report("0", "train", *line("/output/answered", max_steps=3, logging_steps=1), ranks=2)[1])
 
 
 def test_a_script_reports_its_progress(report: Any) -> None:

@@ -62,20 +62,14 @@ def test_a_job_of_one_rank_looks_like_a_plain_process_and_can_use_a_group(run: R
         }
 
 
-def test_the_training_process_has_its_preloads_and_its_children_do_not(run: RunInImage) -> None:
-    done = run("run", "--backend", "gloo", "/scripts/see.py")
-    (rank,) = seen(done)
+def test_the_training_process_has_its_preloads_and_its_children_do_not(
+    beside_libraries: subprocess.CompletedProcess[str],
+) -> None:
+    (rank,) = seen(beside_libraries)
     assert rank["tcmalloc"]
     assert rank["iomp"]
     assert rank["child_preload"] == ""
-    assert "warning" not in done.stderr
-
-
-def test_a_users_preload_is_kept_for_the_scripts_children(run: RunInImage) -> None:
-    own = "/lib/x86_64-linux-gnu/libBrokenLocale.so.1"
-    (rank,) = seen(run("run", "/scripts/see.py", env={"LD_PRELOAD": own}))
-    assert rank["tcmalloc"]
-    assert rank["child_preload"] == own
+    assert "warning" not in beside_libraries.stderr
 
 
 def test_other_commands_are_not_preloaded(run: RunInImage) -> None:
@@ -91,15 +85,21 @@ def test_a_missing_preload_is_a_warning_with_the_fix(run: RunInImage) -> None:
 
 
 @pytest.mark.parametrize("variable", ["OMP_PLACES=cores", "OMP_PROC_BIND=close"])
-def test_the_users_variables_place_threads_on_all_cores_of_the_rank(run: RunInImage, variable: str) -> None:
+def test_the_users_variables_place_threads_on_all_cores_of_the_rank(
+    run: RunInImage, alone: dict[str, Any], variable: str
+) -> None:
     """torch's libgomp reads these variables too, and binds the main thread to one core."""
-    command = ("entrypoint", "run", "--quiet", "/scripts/threads.py")
-    (usual,), (placed,) = (seen(run("env", *assigned, *command)) for assigned in ((), (variable,)))
-    assert len(placed["cores"]) > 1 or len(usual["cores"]) == 1
+    (placed,) = seen(run("env", variable, "entrypoint", "run", "--quiet", "/scripts/threads.py"))
+    assert len(placed["cores"]) > 1 or len(alone["cores"]) == 1
 
 
-def test_a_module_runs_as_main_with_the_current_folder_on_its_path(run: RunInImage) -> None:
-    (rank,) = seen(run("run", "-m", "see", "a", docker_args=["--workdir", "/scripts"]))
+def test_a_module_runs_as_main_beside_a_users_preload_which_its_children_keep(run: RunInImage) -> None:
+    """The current folder is on its path."""
+    own = "/lib/x86_64-linux-gnu/libBrokenLocale.so.1"
+    options = ("--workdir", "/scripts", "--env", f"LD_PRELOAD={own}")
+    (rank,) = seen(run("run", "-m", "see", "a", docker_args=options))
+    assert rank["tcmalloc"]
+    assert rank["child_preload"] == own
     assert rank["name"] == "__main__"
     assert rank["argv"] == ["/scripts/see.py", "a"]
 

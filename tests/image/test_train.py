@@ -3,14 +3,12 @@
 import json
 import math
 import shutil
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests import containers
-from tests.image.train_runs import ONE_THREAD, PARITY, Runs, line, mounts, result, run_alone
+from tests.image.train_runs import ONE_THREAD, PARITY, Runs, line, mounts, result, run_alone, run_together, scored
 
 # The runs of one rank, and the folder that they wrote to.
 Alone = tuple[Runs, Path]
@@ -54,15 +52,27 @@ NOTES = {
 }
 
 
+# A number for each row.
+NUMBERS: dict[str, object] = {
+    **PARITY,
+    "num_train_epochs": 1,
+    "train_file": "/output/scores.csv",
+    "label_column_name": "score",
+    "validation_file": None,
+}
+
+
 @pytest.fixture(scope="module")
-def alone(image: str, train_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Alone:
+def alone(image: str, train_data: Path, model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Alone:
     """Runs of one rank, and the folder that they wrote to."""
     output = tmp_path_factory.mktemp("alone")
+    (output / "scores.csv").write_text(scored(56))
     shutil.copytree(train_data / "tiny", train_data / "three-labels")
     config = train_data / "three-labels" / "config.json"
     names = {number: f"LABEL_{number}" for number in range(3)}
     config.write_text(json.dumps({**json.loads(config.read_text()), "id2label": names}))
     (train_data / "two-labels.csv").write_text("text,label\ngood,0\nbad,1\n")
+    shutil.copytree(model_folder, output / "pretrained")
     fewer = {"max_eval_samples": 4}
     evaluated = {"train_file": None, "do_eval": True, **fewer}
     lines = {
@@ -87,17 +97,49 @@ def alone(image: str, train_data: Path, tmp_path_factory: pytest.TempPathFactory
             "/output/labels",
             **{**evaluated, "model_name_or_path": "/data/three-labels", "validation_file": "/data/two-labels.csv"},
         ),
+        "numbers": line("/output/numbers", **NUMBERS, per_device_train_batch_size=8),
+        "pretrained": line(
+            "/output/bf16",
+            model_name_or_path="/output/pretrained",
+            bf16=True,
+            learning_rate=2e-4,
+            num_train_epochs=4,
+            per_device_train_batch_size=4,
+            eval_strategy="no",
+            eval_on_start=True,
+        ),
     }
     return run_alone(image, train_data, output, lines), output
 
 
-@pytest.fixture
-def two_ranks(image: str, train_data: Path, output_folder: Path) -> Any:
-    def run(**changes: object) -> subprocess.CompletedProcess[str]:
-        argv = ["launch", "--nproc-per-node", "2", "--", "train", *line("/output/run", **changes)]
-        return containers.run(image, *argv, docker_args=mounts(train_data, output_folder))
-
-    return run
+@pytest.fixture(scope="module")
+def together(image: str, train_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Alone:
+    """Runs of two ranks, and the folder that they wrote to."""
+    output = tmp_path_factory.mktemp("together")
+    (output / "scores.csv").write_text(scored(56))
+    parity = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "report_to": "tensorboard"}
+    few: dict[str, object] = {"train_file": "/data/three.csv", "validation_file": "/data/one.csv"}
+    questions: dict[str, object] = {
+        "train_file": "/data/squad.json",
+        "validation_file": "/data/squad.json",
+        "doc_stride": 8,
+        "group_by_length": True,  # evaluation must not be grouped: an answer is found by its window's place
+        "ddp_comm_hook": "bf16",
+        "learning_rate": 0.01,
+        "num_train_epochs": 20,
+        "per_device_train_batch_size": 4,
+        "eval_strategy": "no",
+        "eval_on_start": True,
+    }
+    lines = {
+        "parity": line("/output/parity", **parity, **PARITY),
+        "few": line("/output/few", **few, bf16=True, eval_on_start=True, save_strategy="epoch"),
+        "questions": line("/output/questions", **questions),
+        "numbers": line("/output/numbers", **NUMBERS, per_device_train_batch_size=4),
+    }
+    runs = run_together(image, train_data, output, lines)
+    assert {name: one["code"] for name, one in runs.items()} == dict.fromkeys(lines, 0), runs
+    return runs, output
 
 
 def test_flags_of_old_guides_mean_what_they_meant_with_one_note_each(alone: Alone) -> None:
@@ -124,15 +166,11 @@ def test_an_evaluation_every_few_steps_does_not_replace_training(alone: Alone) -
     ]
 
 
-def test_two_ranks_share_the_rows_and_agree_with_one_rank_in_every_step(
-    alone: Alone, two_ranks: Any, output_folder: Path
-) -> None:
+def test_two_ranks_share_the_rows_and_agree_with_one_rank_in_every_step(alone: Alone, together: Alone) -> None:
     """Fails where ranks do not find each other, where the loss is multiplied, and where gradients are."""
     expected = result(alone[1] / "parity")
-    changes = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "report_to": "tensorboard"}
-    done = two_ranks(**changes, **PARITY)
-    assert done.returncode == 0, done.stderr
-    found = result(output_folder / "run")
+    runs, output = together
+    found = result(output / "parity")
     assert (found["world_size"], found["nodes"], found["backend"]) == (2, 1, "ccl")
     assert found["pin"] is not None
     # The last batch of an epoch is filled up with rows from its beginning: compare the steps before it.
@@ -146,46 +184,23 @@ def test_two_ranks_share_the_rows_and_agree_with_one_rank_in_every_step(
     assert len(set(found["weights_sha256"])) == 1
     assert found["train_samples_per_second"] > 0
     assert found["labels"] == ["neg", "pos"]
-    assert list((output_folder / "run" / "runs").rglob("events.out.tfevents.*"))
-    assert done.stderr.count("done: ") == 1
+    assert list((output / "parity" / "runs").rglob("events.out.tfevents.*"))
+    assert runs["parity"]["stderr"].count("done: ") == 1
 
 
-def test_fewer_rows_than_ranks_are_trained_on_and_evaluated_exactly(two_ranks: Any, output_folder: Path) -> None:
-    done = two_ranks(
-        train_file="/data/three.csv",
-        validation_file="/data/one.csv",
-        bf16=True,
-        eval_on_start=True,
-        save_strategy="epoch",
-        no_cuda=True,
-        ddp_backend="gloo",
-    )
-    assert done.returncode == 0, done.stderr
-    found = result(output_folder / "run")
-    assert found["backend"] == "gloo"
+def test_fewer_rows_than_ranks_are_trained_on_and_evaluated_exactly(together: Alone) -> None:
+    folder = together[1] / "few"
+    found = result(folder)
     assert found["eval_samples"] == 1
     assert found["steps"] == 2
     assert found["metric_name"] == "accuracy"
     assert found["metric_before"] in (0.0, 1.0)
     assert found["bf16"] is True
-    assert (output_folder / "run" / "checkpoint-2" / "rng_state_1.pth").is_file()
+    assert (folder / "checkpoint-2" / "rng_state_1.pth").is_file()
 
 
-def test_questions_over_long_contexts_are_answered_by_two_ranks(two_ranks: Any, output_folder: Path) -> None:
-    done = two_ranks(
-        train_file="/data/squad.json",
-        validation_file="/data/squad.json",
-        doc_stride=8,
-        group_by_length=True,  # evaluation must not be grouped: an answer is found by its window's place
-        ddp_comm_hook="bf16",
-        learning_rate=0.01,
-        num_train_epochs=20,
-        per_device_train_batch_size=4,
-        eval_strategy="no",
-        eval_on_start=True,
-    )
-    assert done.returncode == 0, done.stderr
-    found = result(output_folder / "run")
+def test_questions_over_long_contexts_are_answered_by_two_ranks(together: Alone) -> None:
+    found = result(together[1] / "questions")
     assert found["task"] == "question-answering"
     assert found["eval_samples"] == 5
     assert found["metric_name"] == "f1"
@@ -194,12 +209,10 @@ def test_questions_over_long_contexts_are_answered_by_two_ranks(two_ranks: Any, 
     assert found["train_loss_last"] < found["train_loss_first"]
 
 
-def test_an_unknown_flag_on_two_ranks_is_reported_once(two_ranks: Any, output_folder: Path) -> None:
-    done = two_ranks(bf61=True)
-    assert done.returncode == 2
-    assert done.stderr.count("unknown flag --bf61: did you mean --bf16?") == 1
-    assert "Traceback" not in done.stderr
-    assert not list(output_folder.iterdir())
+def test_numbers_have_the_same_losses_on_two_ranks(alone: Alone, together: Alone) -> None:
+    assert alone[0]["numbers"]["code"] == 0, alone[0]["numbers"]["stderr"]
+    one, two = (result(output / "numbers")["losses"] for _, output in (alone, together))
+    assert two == pytest.approx(one, abs=1e-5)
 
 
 def test_a_resumed_run_ends_with_the_weights_of_one_that_was_never_stopped(
@@ -272,26 +285,11 @@ def test_a_resumed_run_says_that_it_ends_after_other_epochs(alone: Alone) -> Non
     assert "epochs in all" not in runs["finished"]["stderr"]
 
 
-def test_a_pretrained_model_learns_in_bf16(
-    run_in_image: containers.RunInImage, train_data: Path, model_folder: Path, output_folder: Path
-) -> None:
-    done = run_in_image(
-        "train",
-        *line(
-            "/output/run",
-            model_name_or_path="/model",
-            bf16=True,
-            learning_rate=2e-4,
-            num_train_epochs=4,
-            per_device_train_batch_size=4,
-            eval_strategy="no",
-            eval_on_start=True,
-        ),
-        docker_args=[*mounts(train_data, output_folder), "--volume", f"{model_folder}:/model:ro"],
-    )
-    assert done.returncode == 0, done.stderr
-    found = result(output_folder / "run")
+def test_a_pretrained_model_learns_in_bf16(alone: Alone) -> None:
+    runs, output = alone
+    assert runs["pretrained"]["code"] == 0, runs["pretrained"]["stderr"]
+    found = result(output / "bf16")
     assert found["train_loss_last"] < found["train_loss_first"]
     assert found["metric_after"] >= 0.9 > found["metric_before"]
-    assert "new weights, not pretrained: classifier.bias, classifier.weight" in done.stderr
-    assert (output_folder / "run" / "model.safetensors").stat().st_mode & 0o777 == 0o644
+    assert "new weights, not pretrained: classifier.bias, classifier.weight" in runs["pretrained"]["stderr"]
+    assert (output / "bf16" / "model.safetensors").stat().st_mode & 0o777 == 0o644

@@ -52,11 +52,22 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
     ),
 }
 
+# Modes of an output folder and of a file in it, and what is said of them.
+CLOSED = {
+    "closed folder": (0o555, 0o666, "cannot be written to by user 1000 (Permission denied)"),
+    "closed file": (0o777, 0o444, "has files that user 1000 cannot write to, such as config.json: change "),
+}
+
 
 @pytest.fixture(scope="module")
 def alone(image: str, train_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Alone:
     """Runs of one rank, and the folder that they wrote to."""
     output = tmp_path_factory.mktemp("alone")
+    for name, (folder_mode, file_mode, _) in CLOSED.items():
+        (output / name).mkdir()
+        (output / name / "config.json").touch()
+        (output / name / "config.json").chmod(file_mode)
+        (output / name).chmod(folder_mode)
     lines = {name: line(f"/output/{name}", **changes) for name, (changes, _) in BAD.items()}
     lines["wrong key"] = ["/data/wrong-key.yaml"]
     lines["wrong value"] = ["/data/wrong-value.yaml", *line("/output/never")]
@@ -67,6 +78,10 @@ def alone(image: str, train_data: Path, tmp_path_factory: pytest.TempPathFactory
     lines["documented"] = ["/output/documented.yaml", *own]
     lines["print"] = ["/data/parity.yaml", "--print-config", "--seed", "3", "--max_grad_norm", "1"]
     lines["print"] += ["--null_score_diff_threshold", "-1e-3"]
+    lines |= {name: line(f"/output/{name}") for name in CLOSED}
+    # As the last one, because the variable stays.
+    lines["hidden bf16"] = ["ONEDNN_MAX_CPU_ISA=AVX512_CORE"]
+    lines["hidden bf16"] += line("/output/bf16", train_file="/data/none.csv", bf16=True)
     return run_alone(image, train_data, output, lines), output
 
 
@@ -102,32 +117,13 @@ def test_a_config_files_errors_name_its_line_and_what_is_printed_is_a_config_fil
     assert runs["documented"]["code"] == 0, runs["documented"]
 
 
-@pytest.mark.parametrize(
-    ("folder_mode", "file_mode", "said"),
-    [
-        (0o555, 0o666, "'/output/run' cannot be written to by user 1000 (Permission denied)"),
-        (0o777, 0o444, "'/output/run' has files that user 1000 cannot write to, such as config.json: change "),
-    ],
-    ids=["folder", "file"],
-)
-def test_an_output_folder_that_the_user_may_not_write_to_is_refused(
-    run_in_image: containers.RunInImage,
-    train_data: Path,
-    output_folder: Path,
-    folder_mode: int,
-    file_mode: int,
-    said: str,
-) -> None:
-    (output_folder / "run").mkdir()
-    (output_folder / "run" / "config.json").touch()
-    (output_folder / "run" / "config.json").chmod(file_mode)
-    (output_folder / "run").chmod(folder_mode)
-    done = run_in_image("train", *line("/output/run"), docker_args=mounts(train_data, output_folder))
-    assert done.returncode == 2
-    errors = [text for text in done.stderr.splitlines() if text.startswith("error: ")]
-    assert len(errors) == 1
-    assert said in errors[0]
-    assert "Traceback" not in done.stderr
+@pytest.mark.parametrize("name", CLOSED)
+def test_an_output_folder_that_the_user_may_not_write_to_is_refused(alone: Alone, name: str) -> None:
+    run = alone[0][name]
+    assert run["code"] == 2, run
+    (error,) = [text for text in run["stderr"].splitlines() if text.startswith("error: ")]
+    assert f"'/output/{name}' {CLOSED[name][2]}" in error
+    assert "Traceback" not in run["stderr"]
 
 
 def test_bf16_on_a_cpu_that_emulates_it_is_warned_about(
@@ -144,11 +140,8 @@ def test_bf16_on_a_cpu_that_emulates_it_is_warned_about(
     assert done.returncode == 2  # the missing file keeps this short
 
 
-def test_bf16_is_warned_about_where_the_instructions_are_hidden(
-    run_in_image: containers.RunInImage, train_data: Path
-) -> None:
-    flags = line("/tmp/run", train_file="/data/none.csv", bf16=True)
-    done = run_in_image("train", *flags, docker_args=mounts(train_data), env={"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"})
-    assert "warning: --bf16: this CPU has no bf16 instructions" in done.stderr
-    assert "or ONEDNN_MAX_CPU_ISA hides them" in done.stderr
-    assert done.returncode == 2
+def test_bf16_is_warned_about_where_the_instructions_are_hidden(alone: Alone) -> None:
+    run = alone[0]["hidden bf16"]
+    assert "warning: --bf16: this CPU has no bf16 instructions" in run["stderr"]
+    assert "or ONEDNN_MAX_CPU_ISA hides them" in run["stderr"]
+    assert run["code"] == 2

@@ -6,16 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests import containers
-from tests.image.train_runs import ONE_THREAD, PARITY, Runs, line, mounts, run_alone
+from tests.image.train_runs import Runs, line, run_alone, scored
 
 MOODS = ("joy", "anger", "fear")
-
-
-def scored(count: int) -> str:
-    """Half a point for each `good`, from 0 to 3."""
-    rows = [f"film {number % 5} {'good ' * (number % 7)}end,{number % 7 / 2}" for number in range(count)]
-    return "\n".join(["sentence,score", *rows, ""])
 
 
 def moody(count: int) -> str:
@@ -127,19 +120,3 @@ def test_flags_that_the_task_does_not_use_are_refused(runs: Runs) -> None:
     assert beams.startswith("--num_beams is for text2text-generation, but the task is question-answering: ")
     assert smoothing.startswith("--label_smoothing_factor is for ")
     assert " text-classification" in smoothing
-
-
-def test_two_ranks_compute_the_loss_of_one(image: str, train_data: Path, folder: Path) -> None:
-    common = {**PARITY, "num_train_epochs": 1, "train_file": "/output/scores.csv", "label_column_name": "score",
-              "validation_file": None}  # fmt: skip
-    one = run_alone(
-        image, train_data, folder, {"one": flags("/output/one", per_device_train_batch_size=8, **common)}
-    )
-    assert one["one"]["code"] == 0, one
-    two = containers.run(
-        image, "launch", "--nproc-per-node", "2", "--", "train",
-        *flags("/output/two", **{**common, "per_device_train_batch_size": 4}),
-        env=ONE_THREAD, docker_args=mounts(train_data, folder), timeout=600,
-    )  # fmt: skip
-    assert two.returncode == 0, two.stderr
-    assert result(folder, "two")["losses"] == pytest.approx(result(folder, "one")["losses"], abs=1e-5)

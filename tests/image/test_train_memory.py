@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from tests import containers
-from tests.image.train_runs import HERE, ONE_THREAD, line, make_models, mounts, result
+from tests.image.train_runs import HERE, ONE_THREAD, line, mounts, result, run_alone
 
 
 @pytest.fixture(scope="module")
 def folder(image: str, train_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An adapter's run for each of two models, and a run of all weights for a model with many words."""
     made = tmp_path_factory.mktemp("memory")
-    make_models(image, "two_sizes.py", train_data, made)
+    run_alone(image, train_data, made, {}, "two_sizes.py")
     adapter: dict[str, object] = {"use_peft": True, "lora_r": 2, "lora_target_modules": "q_proj"}
     full: dict[str, object] = {"optim": "sgd", "gradient_accumulation_steps": 2}
     for name, changes in (("small", adapter), ("large", adapter), ("words", full)):

@@ -6,12 +6,9 @@ because imports take seconds, and rank 0 writes to the file what became of each 
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import sys
-import traceback
 from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
@@ -199,6 +196,9 @@ CASES = (
     ),
     Case(("--fsdp=full_shard",), ("fsdp",), prints="done: 2 steps"),
     # What has no meaning here, or lacks something.
+    Case(
+        ("--fsdp=full_shard", "--use_peft"), (), refused="--fsdp cannot train classifier beside an adapter: remove"
+    ),
     refused("cannot write to", "--push_to_hub"),
     refused("--tf32", "--tf32=true"),
     refused("--fsdp_config", "--fsdp=full_shard", '--fsdp_config={"x": 1}'),
@@ -246,54 +246,19 @@ def name_of(case: Case) -> str:
     return " ".join(case.flags) or "nothing"
 
 
-def run(case: Case, folder: str) -> dict[str, object]:
-    """One rank's part of a run: the exit code, and what was printed."""
-    from cpu_train_stack.cli.errors import UsageError
-    from cpu_train_stack.placement.detect import DistributedEnvironment
-    from cpu_train_stack.train.main import prepare
-
-    import_module("many_runs")  # installs each adaptation once
-    rank, code = int(os.environ["RANK"]), 1
-    printed = io.StringIO()
-    with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(printed):
-        try:
-            code = prepare([*COMMON, f"--output_dir={folder}", *case.flags]).run(
-                DistributedEnvironment(rank, 2, rank, 2), lambda _quiet: None
-            )
-        except UsageError as error:
-            code = 2
-            print(f"error: {error}", file=sys.stderr)
-        except SystemExit as error:
-            code = int(error.code or 0)
-        except Exception:  # noqa: BLE001 - a traceback is a finding
-            traceback.print_exc()
-    return {"code": code, "stderr": printed.getvalue()}
-
-
-def forget(environment: dict[str, str]) -> None:
-    """Resets the state that a run leaves in its process."""
-    import torch
-    from accelerate.state import AcceleratorState
-
-    os.environ.clear()
-    os.environ.update(environment)
-    torch.use_deterministic_algorithms(False)
-    AcceleratorState._reset_state(reset_partial_state=True)
-
-
 def main(results: str) -> None:
     from transformers import TrainingArguments
 
-    environment, done = dict(os.environ), []
+    runs = import_module("many_runs")
+    done: list[dict[str, object]] = []
     for number, case in enumerate(CASES):
-        done.append(run(case, f"{OUTPUT}/{number}"))
+        done.append(runs.run([*COMMON, f"--output_dir={OUTPUT}/{number}", *case.flags]))
         document = {"fields": [field.name for field in fields(TrainingArguments)], "runs": done}
-        if os.environ["RANK"] == "0":
+        if runs.RANK == 0:
             Path(results).write_text(json.dumps(document))
         if done[-1]["code"] == 1:
             print(done[-1]["stderr"], file=sys.stderr)
             os._exit(1)  # the other rank may wait for this one
-        forget(environment)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,12 @@ def reviews(count: int) -> str:
         label = ("pos", "neg")[number % 2]
         rows.append(f"the film number {number} was {WORDS[label][number // 2 % 4]},{label}")
     return "\n".join(["text,label", *rows, ""])
+
+
+def scored(count: int) -> str:
+    """Half a point for each `good`, from 0 to 3."""
+    rows = [f"film {number % 5} {'good ' * (number % 7)}end,{number % 7 / 2}" for number in range(count)]
+    return "\n".join(["sentence,score", *rows, ""])
 
 
 def squad() -> dict[str, Any]:
@@ -69,26 +76,35 @@ def line(output: str, **changes: object) -> list[str]:
     return argv
 
 
-def run_alone(image: str, data: Path, output: Path, lines: dict[str, list[str]]) -> Runs:
-    """Runs of one rank, in one process because imports take seconds."""
-    output.chmod(0o777)
+def run_alone(image: str, data: Path, output: Path, lines: dict[str, list[str]], models: str = "") -> Runs:
+    """Runs of one rank, in one process because imports take seconds.
+
+    `models`: a script of tests/image/scripts that first saves models with the tiny model's tokenizer to `output`.
+    """
+    made = {"": ["python", f"/tests/scripts/{models}", "/data/tiny", "/output"]} if models else {}
+    (output / "lines.json").write_text(json.dumps([*made.values(), *lines.values()]))
+    done = _run(image, data, output, "python", "/tests/many_runs.py", "/output/lines.json")
+    runs: Runs = dict(zip([*made, *lines], json.loads(done.stdout), strict=True))
+    assert not models or runs.pop("")["code"] == 0, done.stdout
+    return runs
+
+
+def run_together(
+    image: str, data: Path, output: Path, lines: dict[str, list[str]], backend: str = "ccl", **env: str
+) -> Runs:
+    """Runs of two ranks, by one pair of processes. What each run printed is that of rank 0."""
     (output / "lines.json").write_text(json.dumps(list(lines.values())))
-    done = containers.run(
-        image,
-        *("python", "/tests/many_runs.py", "/output/lines.json"),
-        env=ONE_THREAD,
-        docker_args=mounts(data, output),
-    )
-    assert done.returncode == 0, done.stderr
-    return dict(zip(lines, json.loads(done.stdout), strict=True))
+    job = ("run", "--no-adapt=all", f"--backend={backend}", "--timeout=60", "/tests/many_runs.py")
+    files = ("/output/lines.json", "/output/results.json")
+    _run(image, data, output, "launch", "--nproc-per-node=2", "--", *job, *files, **env)
+    return dict(zip(lines, json.loads((output / "results.json").read_text()), strict=True))
 
 
-def make_models(image: str, script: str, data: Path, output: Path) -> None:
-    """Run a script of tests/image/scripts that saves models into `output`, with the tiny model's tokenizer."""
+def _run(image: str, data: Path, output: Path, *argv: str, **env: str) -> subprocess.CompletedProcess[str]:
     output.chmod(0o777)
-    argv = ("python", f"/tests/scripts/{script}", "/data/tiny", "/output")
-    done = containers.run(image, *argv, docker_args=mounts(data, output))
+    done = containers.run(image, *argv, env={**ONE_THREAD, **env}, docker_args=mounts(data, output), timeout=600)
     assert done.returncode == 0, done.stderr
+    return done
 
 
 def result(folder: Path) -> dict[str, Any]:

@@ -89,10 +89,11 @@ def old_peft() -> None:
     model = peft.get_peft_model(
         BertForSequenceClassification(BertConfig(**SIZES)), peft.LoraConfig(target_modules=["query"])
     )
-    peft.get_peft_model_state_dict = lambda model, state_dict=None, adapter_name="default": now(
-        model, state_dict, adapter_name
-    )
-    with tempfile.TemporaryDirectory() as scratch:
+
+    def old(model: object, state_dict: object = None, adapter_name: str = "default") -> object:
+        return now(model, state_dict, adapter_name)
+
+    with patch.object(peft, "get_peft_model_state_dict", old), tempfile.TemporaryDirectory() as scratch:
         model.save_pretrained(scratch)
         assert refused(Path(scratch), model) == ""
     print("ok peft")
