@@ -55,6 +55,7 @@ NOTES = {
 # A number for each row.
 NUMBERS: dict[str, object] = {
     **PARITY,
+    "learning_rate": 0.003,
     "num_train_epochs": 1,
     "train_file": "/output/scores.csv",
     "label_column_name": "score",
