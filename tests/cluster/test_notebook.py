@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 import requests
+from requests.adapters import HTTPAdapter
+from urllib3 import Retry
 
 from tests import containers
 from tests.cluster.conftest import inv
@@ -79,8 +81,10 @@ def test_the_server_needs_its_token_and_listens_on_loopback(server: str) -> None
     address = printed("port", server, "8888/tcp").strip()
     assert re.fullmatch(r"127\.0\.0\.1:\d+", address)
     contents = f"http://{address}/api/contents"
-    assert requests.get(contents, timeout=10).status_code == 403
-    assert "page.ipynb" in requests.get(contents, params={"token": tokens[0]}, timeout=10).text
+    with requests.Session() as session:  # a busy machine's server may print its address before it answers
+        session.mount("http://", HTTPAdapter(max_retries=Retry(10, backoff_factor=0.1)))
+        assert session.get(contents, timeout=READY_SECONDS).status_code == 403
+        assert "page.ipynb" in session.get(contents, params={"token": tokens[0]}, timeout=READY_SECONDS).text
 
 
 def test_the_pages_cells_train_two_ranks_on_ccl_and_with_notebook_launcher(server: str) -> None:

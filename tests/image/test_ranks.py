@@ -9,7 +9,7 @@ from tests.image.rank_scripts import seen, usage_line
 
 
 def test_launched_ranks_reduce_over_each_other_on_separate_cores_and_print_whole_lines(run: RunInImage) -> None:
-    done = run("launch", "--nproc-per-node", "2", "--", "run", "/scripts/see.py", "300")
+    done = run("launch", "--nproc-per-node", "2", "--", "run", "/scripts/see.py", env={"ROWS": "300"})
     first, second = seen(done)
     assert [line for line in done.stdout.splitlines() if line[:1] != "{"] == ["one line of one rank"] * 600
     assert first["total"] == second["total"] == [3.0, 3.0, 3.0]
