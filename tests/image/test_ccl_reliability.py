@@ -43,14 +43,14 @@ def mounted(folder: Path) -> tuple[str, ...]:
     return ("--volume", f"{folder}:/scripts:ro", "--volume", f"{CHECKS}:/checks:ro", "--shm-size", "1g")
 
 
-def growth_without_leaks(output: str, memory: float) -> dict[str, int]:
+def growth_without_leaks(output: str, memory: float, mappings: int) -> dict[str, int]:
     """The growth of each resource in the JSON document of cycles.py or recovery.py. Fails if one leaked."""
     document = json.loads(output.splitlines()[-1])
     early, late = document["early"], document["late"]
     grown = {name: late[name] - early[name] for name in early}
     for name in ("files", "threads", "shared"):
         assert grown[name] <= 0, document
-    assert grown["mappings"] <= 4, document
+    assert grown["mappings"] <= mappings, document
     assert grown["memory"] < memory, document
     return grown
 
@@ -60,14 +60,15 @@ def test_creating_and_leaving_groups_leaks_nothing(run_in_image: RunInImage) -> 
     env = {"TORCH_FR_BUFFER_SIZE": "0"}
     done = run_in_image(*RUN, "/scripts/cycles.py", "--cycles=100", env=env, docker_args=mounted(CHECKS))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert growth_without_leaks(done.stdout, memory=20e6)["allocated"] < 0.5e6, done.stdout
+    assert growth_without_leaks(done.stdout, memory=20e6, mappings=4)["allocated"] < 0.5e6, done.stdout
 
 
 def test_aborting_groups_and_recreating_them_without_a_rank_leaks_nothing(run_in_image: RunInImage) -> None:
     command = ("python", "/scripts/recovery.py", "/tmp", "--rounds=25")
     done = run_in_image(*command, docker_args=mounted(CHECKS))
     assert done.returncode == 0, done.stdout + done.stderr
-    growth_without_leaks(done.stdout, memory=8e6)  # half a megabyte for each of the 15 rounds that count
+    # Half a megabyte and less than one mapping for each of the 15 rounds that count; malloc's arenas add up to 8.
+    growth_without_leaks(done.stdout, memory=8e6, mappings=12)
 
 
 def test_processes_that_exit_with_a_call_in_flight_do_not_crash(run_in_image: RunInImage) -> None:
