@@ -15,7 +15,7 @@ settings.load_profile("unit")
 # another program fails on every machine, not only where the program is not installed.
 PROGRAMS = """
 bash cat chmod cut date dirname echo env false find flock getopt git grep head id ln ls mkdir mount nice nohup
-readlink rm sed setsid sh sha256sum sleep tail tar taskset timeout touch tr true umount uname
+readlink rm sed setsid sh sha256sum sleep tail tar taskset timeout touch tr true umount uname yes
 """
 _FOLDER = tempfile.TemporaryDirectory(prefix="cts-programs-")
 for name in PROGRAMS.split():

@@ -6,17 +6,19 @@ asks no questions.
 """
 
 import os
+import queue
 import shlex
 import signal
 import subprocess
-import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
+from cpu_train_stack.cli.files import scratch
 from tooling.engine import ssh_causes
 from tooling.engine.ssh_causes import shorten
 
@@ -24,6 +26,8 @@ from tooling.engine.ssh_causes import shorten
 CONNECT_SECONDS = 10
 COMMAND_SECONDS = 60.0
 END_SECONDS = 5.0
+# A host's answers have a few hundred bytes.
+MOST_BYTES = 16 << 20
 # The exit code of ssh if the connection fails, and of timeout(1).
 FAILED, TIMED_OUT = 255, 124
 # More of them, which older releases refuse: OpenSSH 8.7 and later.
@@ -49,6 +53,10 @@ _OPTIONS = {
 
 class RemoteError(Exception):
     """A host that cannot be used. The message is one line that does not name the host."""
+
+
+class _EndlessError(Exception):
+    """A command that does not end, or whose output does not."""
 
 
 @dataclass(frozen=True)
@@ -107,19 +115,15 @@ class Remote:
         """
         session = self.start(command, subprocess.PIPE)
         try:
-            printed = session.process.communicate(stdin, limit)
-        except subprocess.TimeoutExpired:
-            raise RemoteError(
-                f"{_first_words(command)} did not end within {limit:g} s: log in to the host to find out why"
-            ) from None
+            done = _exchange(session, stdin, limit)
+        except _EndlessError as error:
+            raise RemoteError(f"{_first_words(command)} {error}: log in to the host to find out why") from None
         finally:
             self._started.discard(session)
             session.end(0)
-        out, err = (text.decode(errors="replace") for text in printed)
-        code = session.process.returncode
-        if code == FAILED or code < 0:
-            raise RemoteError(f"{_first_words(command)} was not answered: {self._explain(err)}")
-        return Done(code, out, err)
+        if done.code == FAILED or done.code < 0:
+            raise RemoteError(f"{_first_words(command)} was not answered: {self._explain(done.err)}")
+        return done
 
     def check(self, command: str, failure: str, stdin: bytes = b"") -> Done:
         """Like run(). Raises RemoteError with `failure` and the reason if the command fails, too."""
@@ -205,8 +209,7 @@ class Remote:
         if self._shared:
             return
         # Not in the user's TMPDIR: the path of a socket has at most 107 bytes.
-        temporary = tempfile.TemporaryDirectory(prefix="cts-ssh-", dir="/tmp")
-        folder = Path(self._stack.enter_context(temporary))
+        folder = self._stack.enter_context(scratch(Path("/tmp"), "cts-ssh-"))  # noqa: S108
         self._options.append(f"-oControlPath={folder}/master")
         with (folder / "errors").open("wb") as errors:
             master = self.start("echo; exec cat", errors, "-oControlMaster=yes", "-oControlPersist=no")
@@ -247,6 +250,38 @@ class Remote:
 
     def _explain(self, message: str, seconds: int | None = None) -> str:
         return ssh_causes.explain(message, self._where, seconds or self._seconds)
+
+
+def _exchange(session: Session, stdin: bytes, limit: float) -> Done:
+    """Raises _EndlessError if the command does not end within `limit` seconds, or prints too much."""
+    out, err = bytearray(), bytearray()
+    ended: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def write() -> None:
+        with suppress(BrokenPipeError), session.stdin:
+            session.stdin.write(stdin)
+        ended.put(None)
+
+    def read(pipe: IO[bytes], text: bytearray) -> None:
+        while len(text) <= MOST_BYTES and (chunk := pipe.read(1 << 16)):
+            text += chunk
+        ended.put(None)
+
+    threads = [threading.Thread(target=write, daemon=True)]
+    for pipe, text in ((session.stdout, out), (cast("IO[bytes]", session.process.stderr), err)):
+        threads.append(threading.Thread(target=read, args=(pipe, text), daemon=True))
+    end = time.monotonic() + limit
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in threads:
+            ended.get(timeout=max(0.0, end - time.monotonic()))
+            if max(len(out), len(err)) > MOST_BYTES:
+                raise _EndlessError(f"printed more than {MOST_BYTES >> 20} MiB")
+        code = session.process.wait(max(0.0, end - time.monotonic()))
+    except (queue.Empty, subprocess.TimeoutExpired):
+        raise _EndlessError(f"did not end within {limit:g} s") from None
+    return Done(code, out.decode(errors="replace"), err.decode(errors="replace"))
 
 
 def _environ() -> dict[str, str]:

@@ -176,18 +176,32 @@ def scratch(parent: Path, prefix: str = ".scratch-") -> Iterator[Path]:
     import tempfile
 
     parent.mkdir(parents=True, exist_ok=True)
-    with locked(parent, waiting=lambda: None):
-        for left in parent.glob(f"{prefix}*"):
-            with suppress(OSError, LockedError), locked(left, waiting=None):
+    for left in parent.glob(f"{prefix}*"):
+        with suppress(OSError), _holding(left) as lock:
+            if os.fstat(lock).st_uid == os.geteuid():
                 _remove(left)
-        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-        mine = ExitStack()
-        mine.enter_context(locked(folder, waiting=None))
-    try:
-        with mine:
+    with ExitStack() as mine:
+        is_held = False
+        while not is_held:  # another command may delete it before it is locked
+            folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+            with suppress(FileNotFoundError, BlockingIOError):
+                mine.enter_context(_holding(folder))
+                is_held = folder.exists()
+        try:
             yield folder
+        finally:
+            _remove(folder)
+
+
+@contextmanager
+def _holding(folder: Path) -> Iterator[int]:
+    """A descriptor of `folder` with an exclusive lock. Raises BlockingIOError if another process has the lock."""
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield lock
     finally:
-        _remove(folder)
+        os.close(lock)
 
 
 def _remove(folder: Path) -> None:
@@ -208,15 +222,13 @@ class LockedError(Exception):
 
 @contextmanager
 def locked(path: Path, waiting: Callable[[], None] | None) -> Iterator[None]:
-    """Hold an exclusive lock on the file or folder `path`. The lock ends with the process, even if it is killed.
+    """Hold an exclusive lock on the file `path`. The lock ends with the process, even if it is killed.
 
     If another process holds the lock, call `waiting` and wait. Without `waiting`, raise LockedError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    is_folder = path.is_dir() and not path.is_symlink()
     # In a folder that others can write to, such as /run/lock, the file may be a link: never change what it names.
-    flags = os.O_RDONLY if is_folder else os.O_RDWR | os.O_CREAT
-    file = os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

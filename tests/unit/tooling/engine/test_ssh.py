@@ -1,5 +1,6 @@
 """Commands on other machines through ssh. Real servers: tests/cluster/test_hosts.py."""
 
+import tempfile
 import threading
 import time
 from contextlib import ExitStack
@@ -40,6 +41,22 @@ def test_a_command_that_does_not_end_times_out_and_the_next_one_runs(fake: FakeS
     with pytest.raises(RemoteError, match=r"^sleep 20 did not end within 0\.3 s: log in to the host"):
         host.run("sleep 20", limit=0.3)
     assert host.run("echo").code == 0
+    host.close()
+
+
+@pytest.mark.parametrize("output", ["", " >&2"])
+def test_a_host_that_prints_without_end_is_given_up(fake: FakeSsh, output: str) -> None:
+    host = opened("there")
+    with pytest.raises(RemoteError, match=r"^yes( >&2)? printed more than 16 MiB"):
+        host.run(f"yes{output}")
+    assert host.run("echo").code == 0
+    host.close()
+
+
+def test_the_folder_of_a_killed_command_is_deleted(fake: FakeSsh) -> None:
+    left = Path(tempfile.mkdtemp(prefix="cts-ssh-", dir="/tmp"))
+    host = opened("there")
+    assert not left.exists()
     host.close()
 
 
@@ -155,10 +172,11 @@ def test_a_configuration_that_ssh_refuses_is_named(fake: FakeSsh) -> None:
 def test_an_ssh_that_cannot_be_started_ends_a_stream(fake: FakeSsh, monkeypatch: pytest.MonkeyPatch) -> None:
     lost: list[bool] = []
     host = opened("there")
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(RemoteError, match=r"^ssh cannot be started: No such file"):
-        host.run("echo")
-    assert list(host.stream("echo", lost=lambda: lost.append(True))) == []
+    with monkeypatch.context() as changed:
+        changed.setenv("PATH", "/nowhere")
+        with pytest.raises(RemoteError, match=r"^ssh cannot be started: No such file"):
+            host.run("echo")
+        assert list(host.stream("echo", lost=lambda: lost.append(True))) == []
     assert lost == [True]
     host.close()
 
