@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from tests import containers, signals
 from tests.second_engine import SecondEngine
 from tooling.basis.identity import IDENTITY
@@ -84,6 +86,9 @@ class Machines:
     """Hosts on a separate network, and a home folder whose ssh configuration lists them."""
 
     def __init__(self, folder: Path) -> None:
+        ssh = shutil.which("ssh")
+        if ssh is None:
+            pytest.skip("needs ssh, as ./inv launch does: install openssh-client")
         self.folder, self.home = folder, folder / "home"
         self.network = containers.unique_name()
         self.hosts: dict[str, Host] = {}
@@ -95,7 +100,7 @@ class Machines:
         key.write_text(private)
         self.programs = folder / "programs"
         self.programs.mkdir()
-        (self.programs / "ssh").write_text(SSH.format(ssh=shutil.which("ssh"), home=self.home))
+        (self.programs / "ssh").write_text(SSH.format(ssh=ssh, home=self.home))
         (self.programs / "ssh").chmod(0o755)
         docker("network", "create", self.network)
 

@@ -38,7 +38,7 @@ def survived(image: str) -> tuple[Reports, str]:
 
 
 def warnings(output: str, rank: int, reason: str) -> list[str]:
-    text = f"ccl: rank {rank} has no lifeline connection, so a dead rank may go unnoticed"
+    text = f"ccl: rank {rank} has no lifeline connection, so a dead rank or different calls may go unnoticed"
     return [line for line in output.splitlines() if text in line and reason in line]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from invoke.exceptions import Exit
 
 from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.numbers import check_at_least
 from cpu_train_stack.cli.say import say
 from tooling.basis.paths import ROOT
 from tooling.checks import modelled
@@ -50,8 +51,8 @@ def run(pin_name: str | None, part: str, cases: int, seed: int, seconds: float) 
     """Compare `cases` cases of each part, or of the named `part`. Raises Exit with code 1 after a difference."""
     if part and part not in PARTS:
         raise UsageError(f"--part is {part!r}, expected one of: {', '.join(PARTS)}")
-    if cases < 1 or seconds < 1:
-        raise UsageError(f"--cases is {cases} and --seconds is {seconds:g}, expected 1 or more")
+    check_at_least("--cases", cases, 1)
+    check_at_least("--seconds", seconds, 1)
     _, image = Choice(pin_name, engine=api.DOCKER).ensure()
     with tempfile.TemporaryDirectory() as folder:
         different = [

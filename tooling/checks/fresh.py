@@ -20,12 +20,14 @@ from tooling.image import base, proxies
 from tooling.pins import parse
 
 COMMANDS = ("./inv demo", "./inv test")
-# What a user has, who has cloned the repository, with ssh for the tests of ./inv launch.
+# Tests that need one of these install it, or skip and say why.
+ABSENT = "docker podman skopeo cosign apptainer srun ssh chromium"
+# What a user has who has cloned the repository.
 _PREPARE = (
     "export DEBIAN_FRONTEND=noninteractive",
     "apt-get update -qq",
-    "apt-get install -qq -y --no-install-recommends git ca-certificates openssh-client python3 python3-venv "
-    ">/dev/null",
+    "apt-get install -qq -y --no-install-recommends git ca-certificates python3 python3-venv >/dev/null",
+    f"! command -v {ABSENT}",
     "git config --global --add safe.directory '*'",
     "git clone -q /checkout /fresh",
     "cd /fresh",

@@ -43,9 +43,14 @@ def run(part: str | None = None) -> None:
     install_requirements()
     failed: dict[str, int] = {}
     for call in [_pytest(file)] if file else _calls(part):
-        if call.needs_image:
-            Choice(engine=api.DOCKER).ensure()
-        if code := call.run():
+        try:
+            if call.needs_image:
+                Choice(engine=api.DOCKER).ensure()
+            code = call.run()
+        except UsageError as error:
+            say(f"error: {error}")
+            code = error.exit_code
+        if code:
             failed[call.shown] = code
     if failed:
         say(f"failed: {'; '.join(failed)}")

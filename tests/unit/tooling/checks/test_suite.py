@@ -63,6 +63,23 @@ def test_a_failing_part_does_not_hide_the_others(started: list[str], capsys: pyt
     assert capsys.readouterr().err.splitlines()[-1] == f"failed: mypy; pytest {ALONE}"
 
 
+def test_an_image_that_cannot_be_built_does_not_hide_the_failures_before(
+    started: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise UsageError("no engine")
+
+    monkeypatch.setattr(build, "build", fails)
+    FAILS.add("mypy")
+    with pytest.raises(Exit) as failure:
+        suite.run(None)
+    assert failure.value.code == 1
+    assert started == [*CHECKS, "tests/unit"]
+    error = capsys.readouterr().err
+    assert error.count("error: no engine") == 2
+    assert "failed: mypy; pytest" in error
+
+
 @pytest.mark.parametrize("part", ["units", "tests/image/none.py", "README.md", "../tests"])
 def test_an_unknown_part_is_one_line(started: list[str], part: str) -> None:
     with pytest.raises(UsageError, match=r"expected unit, image, cluster, emulated, or a file in tests/"):

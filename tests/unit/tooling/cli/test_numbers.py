@@ -24,6 +24,7 @@ COMMANDS = {
     "plan-cluster": ("nodes", "epochs", "cores", "ghz", "efficiency", "batch-size"),
     "dev soak": ("jobs", "nodes"),
     "dev conformance": ("ranks",),
+    "dev differential": ("cases", "seconds"),
 }
 CASES = [(command, option) for command, options in COMMANDS.items() for option in options]
 
