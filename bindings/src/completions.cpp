@@ -2,6 +2,7 @@
 
 #include "errors.hpp"
 #include "threads.hpp"
+#include "watchdog.hpp"
 
 #include <ATen/Parallel.h>
 
@@ -76,8 +77,7 @@ void Completions::post(std::function<void()> task) {
 
 void Completions::add_thread() {
   try {
-    start_thread("ccl-callbacks", [this] { work(); }); // starts with locking the mutex
-    ++threads_;
+    start_worker(); // which starts with locking the mutex
     is_short_ = has_printed_ = false;
   } catch (const std::exception& error) {
     is_short_ = true;
@@ -87,11 +87,21 @@ void Completions::add_thread() {
   }
 }
 
+void Completions::start_worker() {
+  start_thread("ccl-callbacks", [this] { work(); }, [this](const std::string& reason) {
+    {
+      std::lock_guard<std::mutex> guard(mutex_);
+      --threads_;
+    }
+    Watchdog::instance().fail_all(c10::str("ccl: a thread of callbacks has failed: ", reason));
+  });
+  ++threads_;
+}
+
 void Completions::start() {
   [[maybe_unused]] static const bool is_started = [this] {
     std::lock_guard<std::mutex> guard(mutex_);
-    start_thread("ccl-callbacks", [this] { work(); });
-    ++threads_;
+    start_worker();
     return true;
   }();
 }

@@ -55,7 +55,8 @@ class Completions {
   friend class OrderedCallbacks;
 
   void work();
-  // With the mutex held.
+  // With the mutex held, like add_thread().
+  void start_worker();
   void add_thread();
 
   std::atomic<bool> is_short_{false}; // a thread could not be started, and tasks wait

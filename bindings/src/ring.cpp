@@ -70,8 +70,8 @@ void Ring::connect(c10d::Store& store, Clock::time_point deadline) {
   };
   const auto warn = [&](const std::string& reason) {
     TORCH_WARN(
-        "ccl: rank ", rank_, " has no lifeline connection, so a dead rank may go unnoticed until the timeout: ",
-        reason);
+        "ccl: rank ", rank_, " has no lifeline connection, so a dead rank or different calls may go unnoticed until the "
+        "timeout: ", reason);
   };
   auto& [next, previous] = neighbours_;
   std::optional<Listener> listener;

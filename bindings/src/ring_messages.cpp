@@ -187,7 +187,8 @@ bool Ring::read(Neighbour& neighbour) {
     // TORCH_WARN reaches Python from Python's threads only.
     std::cerr << c10::str(
         "ccl: rank ", rank_, " received an invalid message from rank ", neighbour.rank,
-        " and ignores this connection from now on: a dead rank may go unnoticed until the timeout\n");
+        " and ignores this connection from now on: a dead rank or different calls may go unnoticed until the "
+        "timeout\n");
   }
   return true;
 }
