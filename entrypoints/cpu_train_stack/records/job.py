@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import bisect
+import heapq
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -19,18 +19,23 @@ ENDS = ("end", "failure", "stop")
 # The first steps after each start allocate memory and generate kernels.
 _WARM_UP = 3
 # Records of steps, and samples, that are read of all ranks, and at least of each rank: 0.6 kB each.
-_MOST_RECORDS = 64_000
-_FEWEST_RECORDS = 400
-_BYTES_AT_ONCE = 1 << 20
+MOST_RECORDS = 64_000
+FEWEST_RECORDS = 400
+BYTES_AT_ONCE = 1 << 20
 # A file of a million steps has 4.5 MB, with a log for each step 150 MB; a Start of 1,000 cores has 0.2 MB.
 _MOST_BYTES = 256 << 20
 _LONGEST_LINE = 4 << 20
 _MOST_LOGS = 200_000
+_MOST_STARTS = 1000
+# What is read of a folder: this many files, and of all of them together this many bytes.
+_MOST_FILES = 4096
+_MOST_BYTES_OF_ALL = 2 << 30
 
 
 @dataclass
 class Rank:
     """One rank's lines in the order of their steps. `starts[-1]` is the current start; none before the first line.
+    Of the earlier starts, only the times, the first steps and the numbers of the training are known.
 
     `end`: the event that ended the rank, one of ENDS; None while it runs, and if it was killed. `repeated`:
     steps that were lost in a failure and computed again.
@@ -49,7 +54,7 @@ class Rank:
         for row in text.decode("utf-8", errors="replace").splitlines():
             line = record.decode(row)
             if isinstance(line, Start):
-                self.starts.append(line)
+                self._begin(line)
                 self.end = None
                 self._forget_after(line.first_step, is_restart=line.training == 1)
             elif isinstance(line, Steps):
@@ -68,6 +73,14 @@ class Rank:
                 self.end = line if line.name in ENDS else self.end
         return self
 
+    def _begin(self, start: Start) -> None:
+        if self.starts:
+            last = self.start
+            self.starts[-1] = Start(last.time, first_step=last.first_step, training=last.training)
+        self.starts.append(start)
+        if len(self.starts) > _MOST_STARTS:
+            del self.starts[1:-1:2]
+
     def _forget_after(self, step: int, is_restart: bool) -> None:
         """Remove the later steps, which a restart computes again, or which belong to an earlier training."""
         while self.steps and self.steps[-1].step > step:
@@ -85,31 +98,35 @@ class Rank:
 
     def start_of(self, line: Steps | Sample) -> Start:
         """The start that wrote this line."""
-        times = [start.time for start in self.starts]
-        return self.starts[max(1, bisect.bisect_right(times, line.time)) - 1]
+        low, high = 1, len(self.starts)  # of Python 3.9, bisect has no key
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if line.time < self.starts[middle].time else (middle + 1, high)
+        return self.starts[low - 1]
 
     def is_warm_up(self, steps: Steps) -> bool:
         """Whether these are among the first steps after a start."""
         return steps.step - self.start_of(steps).first_step <= _WARM_UP
 
     def shorten(self, size: int, most: int) -> int:
-        """Join the records of each `size` steps, and of more while there are more than `most`. Returns the size.
-
-        Ranks with the same steps and size have records of the same steps. Warm-up steps and losses that are not
-        numbers stay apart. Of too many samples, every second one stays, with the first and the last one.
-        """
-        if not self.starts:
-            return size
+        """If there are more than `most` records of steps, join those of each `size` steps, or of more. Returns the
+        size. Of too many samples, every second one stays, with the first and the last one."""
         while len(self.samples) > most:
             del self.samples[1:-1:2]
-        self._join(size)
+        if len(self.steps) > most:
+            self.join(size)
         while len(self.steps) > most and size < self.steps[-1].step:
             size *= 2
-            self._join(size)
+            self.join(size)
+        del self.steps[:-most]  # losses that are not numbers in every second step are not joined
         return size
 
-    def _join(self, size: int) -> None:
-        """A size of a power of two joins what smaller sizes have joined."""
+    def join(self, size: int) -> None:
+        """Join the records of each `size` steps, a power of two.
+
+        Ranks with the same steps and size have records of the same steps. Warm-up steps and losses that are not
+        numbers stay apart.
+        """
 
         def key(one: Steps) -> tuple[int, float, bool, bool]:
             return (one.step - 1) // size, self.start_of(one).time, self.is_warm_up(one), one.loss is None
@@ -187,19 +204,19 @@ def read(output: Path) -> RecordedJob:
 
     The records of many ranks are joined while they are read: rank 0 writes the report in the job's own memory.
     """
-    paths = sorted((output / record.FOLDER).glob("rank-*.jsonl"))
-    most, size = max(_FEWEST_RECORDS, _MOST_RECORDS // max(1, len(paths))), 1
-    ranks = [Rank() for _ in paths]
-    for path, rank in zip(paths, ranks):
-        with opened(output, path.name) as file:
-            rest, left = b"", _MOST_BYTES
-            while left > 0 and (part := file.read(min(left, _BYTES_AT_ONCE))):
+    names = files_of(output)
+    most, size, left = max(FEWEST_RECORDS, MOST_RECORDS // max(1, len(names))), 1, _MOST_BYTES_OF_ALL
+    ranks = [Rank() for _ in names]
+    for name, rank in zip(names, ranks):
+        with opened(output, name) as file:
+            rest, stop = b"", max(0, left - _MOST_BYTES)
+            while left > stop and (part := file.read(BYTES_AT_ONCE)):
                 left -= len(part)
                 lines, rest = complete(rest + part)
                 size = rank.add(lines).shorten(size, most)
             rank.add(rest)
     for rank in ranks:
-        rank.shorten(size, most)
+        rank.join(size)
     job = of(output, ranks)
     if job is None:
         raise UsageError(
@@ -207,6 +224,16 @@ def read(output: Path) -> RecordedJob:
             "the --output_dir of `train` or of a script with Trainer"
         )
     return job
+
+
+def files_of(output: Path) -> list[str]:
+    """The names of the record files in OUTPUT/_records, of the lowest ranks first."""
+    try:
+        with os.scandir(output / record.FOLDER) as found:
+            names = (file.name for file in found if file.name.startswith("rank-") and file.name.endswith(".jsonl"))
+            return heapq.nsmallest(_MOST_FILES, names)
+    except OSError:
+        return []
 
 
 def opened(output: Path, name: str) -> BinaryIO:

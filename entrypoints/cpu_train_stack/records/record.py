@@ -96,6 +96,8 @@ SUMMED = ("seconds", "forward", "backward", "wait", "read", "optimizer", *_COUNT
 
 def summed(parts: Sequence[Steps]) -> Steps:
     """Successive records as one."""
+    if len(parts) == 1:
+        return parts[0]
     losses = [(one.loss, one.steps) for one in parts if one.loss is not None]
     counted = sum(number for _, number in losses)
     sums: dict[str, Any] = {name: round(sum(getattr(one, name) for one in parts), 6) for name in SUMMED}

@@ -12,6 +12,7 @@ from itertools import groupby
 from statistics import median
 from typing import NamedTuple
 
+from cpu_train_stack.cli.printable import one_line
 from cpu_train_stack.records.job import Rank, RecordedJob
 from cpu_train_stack.records.record import SUMMED, Sample, Steps, summed
 
@@ -179,7 +180,7 @@ def find(job: RecordedJob, last: int | None = None) -> Straggler | None:
     start = job.ranks[slowest].start
     others = [one for rank, one in means.items() if rank != slowest]
     cause, why, fix = explain(means[slowest], others, excess)
-    return Straggler(slowest, start.node_rank, start.host, excess, share, cause, why, fix)
+    return Straggler(slowest, start.node_rank, one_line(start.host), excess, share, cause, why, fix)
 
 
 def explain(slow: StepShare, others: Sequence[StepShare], excess: float) -> tuple[str, str, str]:

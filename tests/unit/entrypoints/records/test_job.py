@@ -36,8 +36,8 @@ def test_few_records_of_a_large_job_stay_and_say_the_same(tmp_path: Path, monkey
         lines = synthetic_records.lines(again, 2901, 4000, **more)
         synthetic_records.append(tmp_path, [again, *lines, Event(lines[-1].time, 4000, "end")])
     complete, whole = read(tmp_path)
-    monkeypatch.setattr(job, "_MOST_RECORDS", 400 * RANKS)
-    monkeypatch.setattr(job, "_BYTES_AT_ONCE", 100_000)
+    monkeypatch.setattr(job, "MOST_RECORDS", 400 * RANKS)
+    monkeypatch.setattr(job, "BYTES_AT_ONCE", 100_000)
     short, peak = read(tmp_path)
     assert peak < 0.35 * whole
     for one in short.ranks.values():
@@ -64,7 +64,7 @@ def test_the_step_since_which_the_loss_is_not_a_number_stays(
     synthetic_records.write(tmp_path, 1, STEPS)
     path = record.path(tmp_path, 0)
     lines = [record.decode(text) for text in path.read_text().splitlines()]
-    monkeypatch.setattr(job, "_MOST_RECORDS", 400)
+    monkeypatch.setattr(job, "MOST_RECORDS", 400)
     path.write_text(
         "".join(
             record.encode(

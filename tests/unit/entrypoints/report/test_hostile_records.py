@@ -7,6 +7,7 @@ import json
 import os
 import random
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ import pytest
 
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.page import render
-from cpu_train_stack.records import record
-from cpu_train_stack.records.record import Event, Line, Log
+from cpu_train_stack.records import job, record
+from cpu_train_stack.records.record import Event, Line, Log, Sample
 from cpu_train_stack.report import compare, folder
-from cpu_train_stack.watch import plain, snapshot
+from cpu_train_stack.watch import plain, snapshot, tail
 from cpu_train_stack.watch.tail import Tail
 from tests import fuzzing, synthetic_records
+from tests.synthetic_records import BEGIN
 
 _VALUES: tuple[Any, ...] = (
     *(
@@ -47,12 +49,11 @@ _VALUES: tuple[Any, ...] = (
 
 def write(output: Path) -> list[Path]:
     synthetic_records.write(output, 2, 30)
-    begin = synthetic_records.BEGIN
     more: list[Line] = [
-        Log(begin + 40, 30, {"loss": 0.5, "eval_accuracy": 0.9}),
-        Event(begin + 50, 30, "failure", text="x"),
+        Log(BEGIN + 40, 30, {"loss": 0.5, "eval_accuracy": 0.9}),
+        Event(BEGIN + 50, 30, "failure", text="x"),
     ]
-    synthetic_records.append(output, [synthetic_records.start(0, 2, 2, 30, time=begin + 30, first_step=25), *more])
+    synthetic_records.append(output, [synthetic_records.start(0, 2, 2, 30, time=BEGIN + 30, first_step=25), *more])
     (output / "result.json").write_text(
         json.dumps({"metric_name": "accuracy", "metric_after": 0.9, "metrics": {"eval_f1": 1}})
     )
@@ -81,9 +82,9 @@ def _report(output: Path) -> None:
 
 
 def _watch(output: Path) -> None:
-    job = Tail(output).read()
-    if job is not None:
-        now = snapshot.of(job, time.time())
+    found = Tail(output).read()
+    if found is not None:
+        now = snapshot.of(found, time.time())
         assert all([now.title, plain.line(now), plain.ending(now), *map(plain.event, now.events)])
 
 
@@ -157,9 +158,9 @@ def test_a_file_that_never_ends_or_is_no_file_is_refused(name: str, kind: str, t
         os.truncate(path, 1 << 40)
     else:
         path.symlink_to("/dev/zero" if kind == "device" else tmp_path / "of another folder")
-    if kind == "enormous" and name.startswith("_records/"):
-        return  # a regular file, of which a part is read
-    with pytest.raises(UsageError):
+    # Of an enormous file of records, which is a regular file, a part is read, and the other rank's.
+    is_read = kind == "enormous" and name.startswith("_records/")
+    with contextlib.nullcontext() if is_read else pytest.raises(UsageError):
         _report(output)
     with contextlib.suppress(UsageError):
         _watch(output)
@@ -174,11 +175,68 @@ def test_a_million_absent_ranks_are_few_bytes(tmp_path: Path) -> None:
 
 def test_texts_of_a_job_stay_in_their_line(tmp_path: Path) -> None:
     evil = "\x1b]0;title\x07\nline 2"
-    start = synthetic_records.start(0, 1, 1, 5, backend=evil, pin=evil, command=["train", evil], config={})
-    failure = Event(start.time + 1, 1, "failure", text=evil)
-    synthetic_records.append(tmp_path, [start, Event(start.time, 1, evil, text=evil), failure])
-    job = Tail(tmp_path).read()
-    assert job
-    now = snapshot.of(job, start.time + 99)
-    for shown in (now.title, plain.line(now), plain.ending(now), *map(plain.event, now.events)):
-        assert shown.isprintable()
+    texts: dict[str, Any] = {"host": evil, "backend": evil, "pin": evil, "command": ["train", evil], "config": {}}
+    slow = {1: {"compute": 1.3}}
+    synthetic_records.write(tmp_path, 2, 30, slow=slow, change=lambda start: replace(start, **texts))
+    more = [Event(BEGIN + 99, 30, evil, text=evil), Event(BEGIN + 100, 30, "failure", text=evil)]
+    with record.path(tmp_path, 0).open("a") as file:
+        file.writelines(map(record.encode, more))
+    found = Tail(tmp_path).read()
+    assert found
+    now = snapshot.of(found, BEGIN + 199)
+    assert now.straggler is not None
+    shown = (now.title, plain.line(now), *plain.problems(now), plain.ending(now), *map(plain.event, now.events))
+    assert [text for text in shown if not text.isprintable()] == []
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param('{"kind":"start","time":1}', id="starts"),
+        pytest.param('{"kind":"start","time":1,"topology":{"x":[%s0]}}' % ("[]," * 2000), id="large starts"),
+        pytest.param(
+            '{"kind":"sample","time":1,"step":1,"memory":1,"processor":1,"throttled":0,"migrations":0}',
+            id="samples",
+        ),
+    ],
+)
+def test_a_small_file_takes_little_memory_and_time(line: str, tmp_path: Path) -> None:
+    synthetic_records.write(tmp_path, 1, 30)
+    with record.path(tmp_path, 0).open("a") as file:
+        file.write(f"{line}\n" * min(100_000, (16 << 20) // len(line)))
+    with fuzzing.one_case(line[:50]):
+        read(tmp_path)
+
+
+def test_watch_keeps_as_much_of_a_file_that_grows_as_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "MOST_RECORDS", 800)
+    monkeypatch.setattr(tail, "_READ_AT_FIRST", 1 << 20)
+    synthetic_records.write(tmp_path, 2, 3000)
+    texts = {number: record.path(tmp_path, number).read_bytes() for number in range(2)}
+    look = Tail(tmp_path)
+    found = None
+    for part in (3, 2, 1):
+        for number, text in texts.items():
+            record.path(tmp_path, number).write_bytes(text[: len(text) // part])
+        found = look.read()
+    assert found is not None
+    first, other = found.ranks[0], found.ranks[1]
+    assert max(len(kept) for rank in (first, other) for kept in (rank.steps, rank.samples)) <= 800
+    assert sum(one.steps for one in first.steps) == 3000
+    assert [one.step for one in other.steps] == [*range(2601, 3001)]
+
+
+def test_of_many_folders_and_files_some_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail, "_MOST_FOLDERS", 3)
+    monkeypatch.setattr(job, "_MOST_FILES", 2)
+    for number in range(9):
+        (tmp_path / "many" / str(number)).mkdir(parents=True)
+    synthetic_records.write(tmp_path, 4, 5)
+    assert len(tail._folders(tmp_path)) == 5
+    found = Tail(tmp_path).read()
+    assert found is not None
+    assert [*found.ranks] == [*job.read(tmp_path).ranks] == [0, 1]
