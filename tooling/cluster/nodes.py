@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cpu_train_stack import contract
+from cpu_train_stack.cli.printable import one_line
 from tooling.cluster.compose import PROJECT_PREFIX
 from tooling.engine import api, failures
 from tooling.engine.client import connect
@@ -127,9 +128,9 @@ def of_state(name: str, state: Mapping[str, Any]) -> Node:
     """A container with this State, of `docker inspect`."""
     return Node(
         name,
-        status=str(state["Status"]),
+        status=one_line(str(state["Status"])),
         exit_code=int(str(state["ExitCode"])),
         out_of_memory=bool(state["OOMKilled"]),
         finished_at=str(state["FinishedAt"]),
-        error=str(state.get("Error") or ""),
+        error=one_line(str(state.get("Error") or "")),
     )

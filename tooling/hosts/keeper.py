@@ -7,7 +7,9 @@ receives no line, because ./inv was killed or its machine is down, removes its c
 import select
 import subprocess
 import threading
+import time
 from collections.abc import Callable
+from typing import IO
 
 from tooling.engine.ssh import Remote, RemoteError
 from tooling.engine.ssh_causes import shorten
@@ -17,6 +19,7 @@ BEAT_SECONDS = 5.0
 LOST_SECONDS = 20.0
 # For `docker stop` and `docker rm`.
 END_SECONDS = 3.0 * commands.STOP_SECONDS
+_MESSAGE_BYTES = 1 << 16
 
 
 class Keeper:
@@ -29,8 +32,7 @@ class Keeper:
         except TimeoutError as error:
             raise RemoteError(str(error)) from None
         except EOFError as error:
-            _, message = self._session.process.communicate()
-            raise RemoteError(f"bash is required on the host: {shorten(message.decode()) or error}") from None
+            raise RemoteError(f"bash is required on the host: {shorten(self._message()) or error}") from None
         self._lost = lost
         self._ending = threading.Event()
         self.is_lost = False
@@ -48,10 +50,17 @@ class Keeper:
         except subprocess.TimeoutExpired:
             return False
 
+    def _message(self) -> str:
+        """What the host has printed on standard error, of much or late output a part."""
+        stream, found, deadline = self._session.process.stderr, b"", time.monotonic() + LOST_SECONDS
+        while stream and len(found) < _MESSAGE_BYTES and _has_input(stream, deadline - time.monotonic()):
+            if not (chunk := stream.read(_MESSAGE_BYTES)):
+                break
+            found += chunk
+        return found.decode(errors="replace")
+
     def _await_answer(self) -> None:
-        answer = select.poll()  # select() fails with file 1024
-        answer.register(self._session.stdout, select.POLLIN)
-        if not answer.poll(LOST_SECONDS * 1000):
+        if not _has_input(self._session.stdout, LOST_SECONDS):
             raise TimeoutError(f"no answer for {LOST_SECONDS:.0f} s")
         if not self._session.stdout.read(1):
             raise EOFError("the connection broke")
@@ -66,3 +75,10 @@ class Keeper:
             if not self._ending.is_set():
                 self.is_lost = True
                 self._lost("the connection broke" if isinstance(error, BrokenPipeError) else str(error))
+
+
+def _has_input(stream: IO[bytes], seconds: float) -> bool:
+    """Whether there is something to read, or the end, within `seconds`."""
+    answer = select.poll()  # select() fails with file 1024
+    answer.register(stream, select.POLLIN)
+    return bool(answer.poll(max(0.0, seconds) * 1000))

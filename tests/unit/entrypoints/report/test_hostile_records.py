@@ -16,7 +16,7 @@ import pytest
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.page import render
 from cpu_train_stack.records import job, record
-from cpu_train_stack.records.record import Event, Line, Log, Sample
+from cpu_train_stack.records.record import Event, Line, Log
 from cpu_train_stack.report import compare, folder
 from cpu_train_stack.watch import plain, snapshot, tail
 from cpu_train_stack.watch.tail import Tail

@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from cpu_train_stack.cli.errors import UsageError
 from tooling.engine.ssh import Done, Remote, RemoteError
 from tooling.hosts import commands, container, control
+from tooling.hosts.connections import each
 from tooling.hosts.container import End
 
 AWAY = Done(1, "", "Cannot connect to the Docker daemon at unix:///run/docker.sock. Is the docker daemon running?")
@@ -67,10 +69,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         ([None], [""], None, "Docker has not answered for 0 s"),
         ([AWAY, GONE], [""], None, "its container was removed"),
         ([ended(137, True)], ["137\n"], 137, "was killed: out of memory"),
+        ([ended(7)], ["\u0663", "0" * 10**6], 7, "exited with code 7"),
     ],
     ids=[
         *("an end", "long", "killed by the restart", "stopped for good", "its socket is gone", "gone for good"),
-        *("Docker hangs", "removed", "out of memory"),
+        *("Docker hangs", "removed", "out of memory", "no code"),
     ],
 )
 def test_wait_returns_how_the_container_ended(
@@ -102,3 +105,29 @@ def test_status_distinguishes_a_removed_container_from_a_stopped_docker(
     answer: Done | None, expected: str
 ) -> None:
     assert control._state(Host([answer]), "one") == expected
+
+
+@pytest.mark.parametrize("answer", ["[]", "{", '"x"', "[" * 100_000, '{"Status": "exited", "ExitCode": "x"}', "3"])
+def test_an_answer_that_is_no_state_of_a_container_is_one_line(answer: str) -> None:
+    host = Host([Done(0, answer, "")], logs=[b"line 1\n"])
+    with pytest.raises(UsageError, match="^beta: docker inspect printed ") as refused:
+        each([host], lambda remote: control._state(remote, "one"), ["beta"])
+    assert "\n" not in str(refused.value)
+    assert b"".join(container.output(host, "one")) == b"line 1\n"
+
+
+def test_a_host_cannot_print_the_lines_of_another_one() -> None:
+    state = {"Status": "created\x1b[2J", "ExitCode": 1, "OOMKilled": False, "FinishedAt": ""}
+    answer = Done(0, json.dumps({**state, "Error": "x\nalpha exited with code 0"}), "")
+    shown = (control._state(Host([answer]), "one"), container.wait(Host([answer], ["1"]), "one").how)
+    assert [text for text in shown if not text.isprintable()] == []
+
+
+@pytest.mark.timeout(20)
+def test_a_host_that_prints_without_an_end_instead_of_an_exit_code_does_not_hang() -> None:
+    class Endless(Host):
+        def stream(self, command: str, lost: Callable[[], object] | None = None) -> Iterator[bytes]:
+            while True:
+                yield b"1" * 1000
+
+    assert container.wait(Endless([ended(3)]), "one").code == 3

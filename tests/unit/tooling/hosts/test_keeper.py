@@ -57,6 +57,15 @@ def test_a_host_without_bash_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
         kept("echo 'sh: bash: not found' >&2; exit 127", queue.Queue(), monkeypatch)
 
 
+@pytest.mark.parametrize("rest", ["cat /dev/zero >&2", "sleep 20"], ids=["endless", "silent"])
+def test_a_message_of_a_host_that_does_not_end_is_read_in_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rest: str
+) -> None:
+    FakeSsh(tmp_path, monkeypatch)
+    with pytest.raises(RemoteError, match=r"^bash is required on the host: no bash"):
+        kept(f"exec >&-; echo 'no bash' >&2; {rest}", queue.Queue(), monkeypatch)
+
+
 def test_a_real_session_removes_the_container_when_its_input_ends(tmp_path: Path) -> None:
     docker = tmp_path / "docker"
     docker.write_text(f'#!/bin/sh\necho "$1 $2" >>{tmp_path}/called\n')
