@@ -5,13 +5,13 @@ import json
 import subprocess
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
 from cpu_train_stack.cli import signals
 from cpu_train_stack.cli.errors import UsageError
-from cpu_train_stack.cli.files import locked
+from cpu_train_stack.cli.files import LockedError, locked, write_with_folder
 from cpu_train_stack.cli.printable import last_line
 from cpu_train_stack.cli.say import say
 from tooling.basis import identity
@@ -24,6 +24,8 @@ CLIENT = ("docker",)
 # SELinux does not let labelled containers read the folders of the host. Without SELinux, this has no effect.
 UNLABELLED = "--security-opt=label=disable"
 _REMOVE_SECONDS = 60.0
+# A file for each container of run(), named as the container, with the client. Its command holds the file's lock.
+_ONCE = CACHE / "once"
 # What `docker run` uses of an image's configuration, beside the labels. Our images have nothing rare, for which
 # engines write different things.
 _CONFIGURATION = ("Entrypoint", "Cmd", "Env", "User", "WorkingDir")
@@ -50,10 +52,39 @@ def run(
     name = f"{PREFIX}{uuid.uuid4().hex}"
     argv = [*client, "run", "--rm", "--name", name, _LABEL, UNLABELLED, "--shm-size=1g"]
     argv += [*docker_arguments, image, *command]
-    try:
-        return subprocess.run(argv, stdin=stdin, stdout=stdout, stderr=stderr, check=False, timeout=limit_seconds)
-    finally:  # returns at once if --rm has removed the container
-        _remove(name, client)
+    with _removed_later(name, client):
+        return subprocess.run(
+            argv,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            check=False,
+            timeout=limit_seconds,
+            preexec_fn=signals.die_with_parent,
+        )
+
+
+@contextmanager
+def _removed_later(name: str, client: Sequence[str]) -> Iterator[None]:
+    """Remove the container at the end, and at the begin those of commands that were killed."""
+    record = _ONCE / name
+    with ExitStack() as mine:
+        with locked(_ONCE.with_suffix(".lock"), waiting=lambda: None):
+            _remove_left()
+            write_with_folder(record, json.dumps(client))
+            mine.enter_context(locked(record, waiting=None))
+        try:
+            yield
+        finally:  # returns at once if --rm has removed the container
+            _remove(name, client)
+            record.unlink(missing_ok=True)
+
+
+def _remove_left() -> None:
+    for left in _ONCE.glob(f"{PREFIX}*"):
+        with suppress(LockedError), locked(left, waiting=None):
+            _remove(left.name, json.loads(left.read_text(encoding="utf-8")))
+            left.unlink()
 
 
 def call(

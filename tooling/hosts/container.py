@@ -64,8 +64,7 @@ def _state_of(host: str, answer: str) -> Node:
         return nodes.of_state(host, parse_json(answer))
     except (ValueError, TypeError, KeyError, AttributeError):
         raise RemoteError(
-            f"docker inspect printed '{shorten(answer)}', expected the state of a container: log in to the host and "
-            "check its Docker"
+            f"docker inspect printed '{shorten(answer)}', expected a container's state: check Docker on the host"
         ) from None
 
 

@@ -1,16 +1,47 @@
 """Containers of one command, with a client that is a script."""
 
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from tooling.basis.paths import ROOT
 from tooling.engine import docker
+from tooling.engine.docker import LocalImage
+
+# Containers are files: `run` makes one and waits, `create` refuses an image without a command.
+CLIENT = """#!/bin/sh
+cd {folder}
+case $1 in
+  run) touch "$4"; [ "$8" = --wait ] && exec sleep 60;;
+  rm) rm -f "$3";;
+  container)
+    case $2 in
+      ls) ls | grep ^exported;;
+      create) [ $# = 6 ] || exit 1; touch exported-2; echo exported-2;;
+    esac;;
+esac
+"""
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "containers").mkdir()
+    program = tmp_path / "client"
+    program.write_text(CLIENT.format(folder=tmp_path / "containers"))
+    program.chmod(0o755)
+    monkeypatch.setattr(docker, "CACHE", tmp_path)
+    monkeypatch.setattr(docker, "_ONCE", tmp_path / "once")
+    return program
 
 
 def test_an_engine_that_does_not_remove_a_container_does_not_block_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(docker, "_ONCE", tmp_path / "once")
     client = tmp_path / "client"
     client.write_text('#!/bin/sh\n[ "$1" = rm ] && exec sleep 30\nexit 3\n')
     client.chmod(0o755)
@@ -18,3 +49,30 @@ def test_an_engine_that_does_not_remove_a_container_does_not_block_the_command(
     started = time.monotonic()
     assert docker.run("image", ["true"], client=[str(client)]).returncode == 3
     assert time.monotonic() - started < 20
+
+
+@pytest.mark.timeout(60)
+def test_the_container_of_a_command_that_was_killed_is_removed_by_the_next_one(client: Path) -> None:
+    folder = client.parent / "containers"
+    begin = (
+        f"import pathlib; from tooling.engine import docker; docker._ONCE = pathlib.Path({str(docker._ONCE)!r})"
+    )
+    code = f"{begin}; docker.run('x', [], ['--wait'], client=[{str(client)!r}])"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.DEVNULL) as process:
+        while not [*folder.iterdir()]:
+            assert process.poll() is None
+            time.sleep(0.05)
+        docker.run("x", [], client=[str(client)])
+        assert len([*folder.iterdir()]) == 1, "the container of a command that runs was removed"
+        process.send_signal(signal.SIGKILL)
+    docker.run("x", [], client=[str(client)])
+    assert [*folder.iterdir(), *docker._ONCE.iterdir()] == []
+
+
+def test_the_exported_container_has_a_command_and_is_removed_as_are_those_of_killed_commands(client: Path) -> None:
+    """An image need not have a command, and `create` needs one."""
+    folder = client.parent / "containers"
+    (folder / "exported-1").touch()
+    with docker.created(LocalImage("sha256:" + "1" * 64, 1, {}, (), {}), [str(client)]) as name:
+        assert [one.name for one in folder.iterdir()] == [name] == ["exported-2"]
+    assert [*folder.iterdir()] == []

@@ -110,7 +110,7 @@ def test_status_distinguishes_a_removed_container_from_a_stopped_docker(
 @pytest.mark.parametrize("answer", ["[]", "{", '"x"', "[" * 100_000, '{"Status": "exited", "ExitCode": "x"}', "3"])
 def test_an_answer_that_is_no_state_of_a_container_is_one_line(answer: str) -> None:
     host = Host([Done(0, answer, "")], logs=[b"line 1\n"])
-    with pytest.raises(UsageError, match="^beta: docker inspect printed ") as refused:
+    with pytest.raises(UsageError, match=r"^beta: docker inspect printed ") as refused:
         each([host], lambda remote: control._state(remote, "one"), ["beta"])
     assert "\n" not in str(refused.value)
     assert b"".join(container.output(host, "one")) == b"line 1\n"

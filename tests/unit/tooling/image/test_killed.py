@@ -15,6 +15,10 @@ _CALLS = {
     "buildx": "from tooling.image import build; build.buildx(['docker'], 'x', 'x')",
     "pull": "from tooling.image import base; base.pull('x', 60)",
     "mmdebstrap": "from tooling.image import base; base.bootstrap(next(iter(parse.load().pins.values())), 'x')",
+    "run": "from tooling.engine import docker; docker._ONCE = paths.CACHE / 'once'; docker.run('x', [])",
+    "save": "from tooling.hpc import export; export._piped(['docker'])",
+    "export": "from tooling.hpc import export; export._unpack(['docker'], paths.CACHE / 'new')",
+    "unpack": "from tooling.hpc import export; export._unpack(['sleep', '60'], paths.CACHE / 'new')",
     "compose": "from tooling.cluster import containers; containers._compose_up('x', pathlib.Path('x'))",
 }
 
@@ -25,7 +29,7 @@ def test_a_killed_command_leaves_no_program_behind(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = ("#!/bin/sh", f"cd {tmp_path}", "echo $$ >draft", "ln draft pid", "exec sleep 60")
-    for program in ("docker", "mmdebstrap"):
+    for program in ("docker", "mmdebstrap", *(["tar"] if name == "unpack" else [])):
         (tmp_path / program).write_text("\n".join(lines))
         (tmp_path / program).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
