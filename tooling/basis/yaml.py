@@ -29,8 +29,11 @@ _Dumper.add_implicit_resolver("tag:yaml.org,2002:bool", _BOOLEAN, list("yYnN"))
 
 
 def read(path: Path) -> Any:
-    """The document that `render` wrote to a file."""
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+    """The document that `render` wrote to a file. Raises ValueError for any other text."""
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(" ".join(str(error).split())) from None
 
 
 def render(documents: Iterable[object], width: int = 1000) -> str:

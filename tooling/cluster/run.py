@@ -146,10 +146,13 @@ def output_of(name: str) -> Path | None:
     file = folder_of(name) / "compose.yaml"
     if not file.is_file():
         return None
-    services = yaml.read(file)["services"].values()
-    mounts = [mount for service in services for mount in service["volumes"]]
-    found = [mount["source"] for mount in mounts if mount["target"] == contract.OUTPUT]
-    return Path(compose.unescape(found[0])) if found else None
+    try:
+        services = yaml.read(file)["services"].values()
+        mounts = [mount for service in services for mount in service["volumes"]]
+        found = [mount["source"] for mount in mounts if mount["target"] == contract.OUTPUT]
+        return Path(compose.unescape(found[0])) if found else None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UsageError(f"{file} is not a file written by ./inv up: delete it") from None
 
 
 def started_at(name: str) -> float:
