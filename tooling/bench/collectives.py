@@ -14,6 +14,7 @@ from cpu_train_stack.cli.say import say
 from tooling.basis.console import JsonOption
 from tooling.bench import plots, report, runner
 from tooling.bench.report import Document, OutputOption
+from tooling.cluster import result
 from tooling.cluster.compose import ClusterSpec
 from tooling.image.choice import Choice
 
@@ -77,9 +78,10 @@ def run(options: CollectivesOptions) -> None:
         say(f"measuring: containers: {node_count}, ranks in each: {ranks_per_node}")
         spec = ClusterSpec(CLUSTER, image.id, node_count, ranks_per_node, options.command)
         documents.append(runner.run_cluster(spec, engine))
-    document = merge(documents, report.facts(engine, image))
-    draw = plots.collectives if plots.has_collectives(document) else None
-    report.publish("collectives", document, folder, table, draw, options.json)
+    with result.understood(runner.output_of(CLUSTER)):
+        document = merge(documents, report.facts(engine, image))
+        draw = plots.collectives if plots.has_collectives(document) else None
+        report.publish("collectives", document, folder, table, draw, options.json)
 
 
 def merge(documents: Sequence[Document], facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,9 @@
 """Starts the containers of a measurement and collects its report: one container, or a cluster."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,9 +13,10 @@ from invoke.exceptions import Exit
 from cpu_train_stack import contract
 from cpu_train_stack.cli.account import TMP
 from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import parse_json
 from cpu_train_stack.machine import cpus as machine_cpus
 from tooling.basis.paths import CACHE, ROOT
-from tooling.cluster import containers, users
+from tooling.cluster import containers, result, users
 from tooling.cluster import run as cluster
 from tooling.cluster.compose import ClusterSpec
 from tooling.cluster.nodes import detect_lost_engine
@@ -138,8 +138,9 @@ def run(container: Container, command: Sequence[str], log: str) -> dict[str, Any
     out, error = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
     lines = [line for line in out.splitlines() if line.startswith('{"')]
     if done.returncode == 0 and len(lines) == 1:
-        report: dict[str, Any] = json.loads(lines[0])
-        return report
+        with suppress(ValueError):
+            report: dict[str, Any] = parse_json(lines[0])
+            return report
     LOGS.mkdir(parents=True, exist_ok=True)
     path = LOGS / f"bench-{log}.log"
     path.write_text(out + error, encoding="utf-8")
@@ -153,20 +154,23 @@ def run_cluster(spec: ClusterSpec, engine: Engine) -> dict[str, Any]:
 
     Raises Exit with the cluster's exit code if it fails.
     """
-    shared = cluster.writable_folder(cluster.folder_of(spec.name) / "output")
-    result = shared / "result.json"
-    result.unlink(missing_ok=True)
+    shared = cluster.writable_folder(output_of(spec.name))
+    (shared / result.NAME).unlink(missing_ok=True)
     measured = replace(
         spec,
-        command=(*spec.command, f"--output=/output/{result.name}"),
+        command=(*spec.command, f"--output=/output/{result.NAME}"),
         mounts=(Mount(shared, contract.OUTPUT, read_only=False),),
         offline=True,
     )
     outcome = cluster.run(measured, engine, shown=sys.stderr.buffer)
     if outcome.exit_code != 0:
         raise Exit(f"bench failed: the cluster ended with exit code {outcome.exit_code}", code=outcome.exit_code)
-    document: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
-    return document
+    return result.read(shared)
+
+
+def output_of(name: str) -> Path:
+    """The output folder of run_cluster()."""
+    return cluster.folder_of(name) / "output"
 
 
 def reason(output: str) -> str:

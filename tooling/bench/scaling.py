@@ -20,6 +20,7 @@ from tooling.bench.forecast import extrapolation
 from tooling.bench.forecast.extrapolation import FITTED_ON, Measured, all_reduce, apart, relative
 from tooling.bench.forecast.request import node_counts
 from tooling.bench.report import Document, OutputOption
+from tooling.cluster import result
 from tooling.cluster.compose import ClusterSpec, check_backend
 from tooling.cluster.spec import CPU_PERIOD_US
 from tooling.image.choice import Choice
@@ -104,7 +105,8 @@ def run(options: ScalingOptions) -> None:
         "cores_of_each_node": each,
         "quota_period_us": CPU_PERIOD_US if quota else None,
     }
-    report.publish("scaling", make_document(measured, facts), folder, table, plots.scaling, options.json)
+    with result.understood(runner.output_of(CLUSTER)):
+        report.publish("scaling", make_document(measured, facts), folder, table, plots.scaling, options.json)
 
 
 def cores_of_each(cores: int, nodes: int) -> float:

@@ -22,7 +22,7 @@ from cpu_train_stack.cli.errors import UsageError, check_all
 from cpu_train_stack.cli.say import say
 from tooling.basis.console import PrintableConsole
 from tooling.basis.paths import CACHE, ROOT, shown
-from tooling.cluster import demo_answers, demo_chats, demo_data, pretrained, run
+from tooling.cluster import demo_answers, demo_chats, demo_data, pretrained, result, run
 from tooling.cluster.compose import ClusterSpec, check_backend, check_launcher
 from tooling.cluster.spec import Mount
 from tooling.engine import api
@@ -126,26 +126,28 @@ def demo(
             f"{shown(run.folder_of(spec.name) / 'log.txt')}",
             code=outcome.exit_code,
         )
-    result: dict[str, Any] = {"pin": row.name if row else None, "image": image.id, "nodes": node_count}
-    result |= json.loads((output / "result.json").read_text(encoding="utf-8"))
-    result["seconds"] = {
-        **result["seconds"],
-        "build": round(image.seconds, 1),
-        "start": round(result["train_started_at"] - started, 1),
-        "train": round(result["seconds"]["train"], 1),
-    }
+    document = result.read(output)
+    found = {"pin": row.name if row else None, "image": image.id, "nodes": node_count, **document}
+    with result.understood(output):
+        found["seconds"] = {
+            **found["seconds"],
+            "build": round(image.seconds, 1),
+            "start": round(found["train_started_at"] - started, 1),
+            "train": round(found["seconds"]["train"], 1),
+        }
+        failures = check(found, world_size, backend)
     if held_out:
-        result |= demo_answers.compare(held_out, before, demo_answers.ask(image.id, output, questions, engine))
-        demo_answers.show(result["answers"])
-    path = folder / "result.json"
-    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    failures = check(result, world_size, backend)
-    summarize(result, path, passed=not failures)
+        found |= demo_answers.compare(held_out, before, demo_answers.ask(image.id, output, questions, engine))
+        demo_answers.show(found["answers"])
+    path = folder / result.NAME
+    path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    with result.understood(output):
+        summarize(found, path, passed=not failures)
     if failures:
         raise Exit("the demo failed: " + "; ".join(failures), code=1)
     if engine.name == api.PODMAN:  # the records are about images that Docker has
         return
-    status.record_image(inspect.content_sha256(image.id), {"image": image.id, "pin": result["pin"]})
+    status.record_image(inspect.content_sha256(image.id), {"image": image.id, "pin": found["pin"]})
     if row and status.record(row, PinStatus.TESTED, f"./inv demo {row.options}"):
         say(f"pin {row.name} is now tested, as recorded in {shown(status.STATUS_FILE)}")
 

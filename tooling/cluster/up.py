@@ -19,9 +19,11 @@ from cpu_train_stack import contract
 from cpu_train_stack.cli import files
 from cpu_train_stack.cli.errors import UsageError, check_all
 from cpu_train_stack.cli.numbers import check_at_least
+from cpu_train_stack.cli.printable import one_line
 from cpu_train_stack.cli.say import say
 from cpu_train_stack.machine import topology
 from cpu_train_stack.watch import main as watch_main
+from cpu_train_stack.watch.tail import folders
 from tooling.basis import yaml
 from tooling.cluster import compose, containers, launchers, nodes, run
 from tooling.cluster.compose import ClusterSpec, EnvOption
@@ -109,16 +111,16 @@ def up(request: Request) -> None:
         return
     began = time.time()
     outcome = run_with_restarts(lambda attempt: run.run(attempt, engine), spec, options.max_restarts)
-    say(f"output folder: {folder}")
+    say(f"output folder: {one_line(str(folder))}")
     for report in reports(folder, began):
-        say(f"report: {report}")
+        say(f"report: {one_line(str(report))}")
     if outcome.exit_code != 0:
         raise Exit(code=outcome.exit_code)
 
 
 def reports(folder: Path, began: float) -> list[Path]:
     """The reports of this job in its output folder. `began`: in seconds since the epoch."""
-    found = (path for pattern in ("", "*/", "*/*/") for path in folder.glob(f"{pattern}{contract.REPORT}"))
+    found = [inner / contract.REPORT for inner in folders(folder)]
     return sorted(path for path in found if files.written(path) >= began)
 
 

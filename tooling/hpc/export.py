@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import posixpath
 import shutil
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from cpu_train_stack.cli import files
 from cpu_train_stack.cli.errors import FULL_DISK, UsageError
@@ -120,7 +121,18 @@ def _tar(engine: Engine, image: LocalImage, path: Path) -> None:
     with docker.created(image, engine.client) as name:
         _piped([*engine.client, "container", "export", f"--output={path}", name])
     with tarfile.open(path, "a") as archive:
+        _check_no_link(archive)
         _add(archive, FACTS, facts(image))
+
+
+def _check_no_link(archive: tarfile.TarFile) -> None:
+    """The image may bring a link on the way to our file: whoever unpacks the archive would write through it."""
+    way = {FACTS, *map(str, PurePosixPath(FACTS).parents)}
+    for member in archive:
+        if (member.issym() or member.islnk()) and posixpath.normpath(f"/{member.name}").lstrip("/") in way:
+            raise UsageError(
+                f"the image's /{member.name} is a link, expected a path that export can complete: use --format oci"
+            )
 
 
 def _charliecloud(engine: Engine, image: LocalImage, path: Path) -> None:

@@ -1,6 +1,9 @@
 """`./inv manifest KIND`: the documents of a job or a runtime as YAML, on standard output or in a file."""
 
+import os
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from cpu_train_stack.cli.files import write_output
@@ -31,5 +34,16 @@ def write(wanted: Manifest, output: str) -> None:
     if not output:
         print(text, end="")
         return
-    write_output(Path(output), text, "--output")
+    with _private() if wanted.env else nullcontext():
+        write_output(Path(output), text, "--output")
     say(f"wrote {output}: kubectl create -f {shlex.quote(output)}")
+
+
+@contextmanager
+def _private() -> Iterator[None]:
+    """Only their owner can read the files of the block."""
+    mask = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(mask)

@@ -96,7 +96,7 @@ def newest(output: Path) -> Path | None:
     """The folder with the records that were written to last: `output`, or one up to two levels below it."""
     found = (
         folder / record.FOLDER / name
-        for folder in _folders(output)
+        for folder in folders(output)
         if not (folder / record.FOLDER).is_symlink()  # the job may have put a link to another folder there
         for name in job.files_of(folder)
     )
@@ -105,8 +105,8 @@ def newest(output: Path) -> Path | None:
     return latest.parent.parent if latest is not None else None
 
 
-def _folders(output: Path) -> list[Path]:
-    """`output`, and the folders up to two levels below it."""
+def folders(output: Path) -> list[Path]:
+    """`output`, and the folders up to two levels below it, of which the job may have made many. Follows no links."""
     found = level = [output]
     for _ in range(2):
         level = [*islice((inner for folder in level for inner in _inner(folder)), _MOST_FOLDERS)]

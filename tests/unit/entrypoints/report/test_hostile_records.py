@@ -236,7 +236,7 @@ def test_of_many_folders_and_files_some_are_looked_at(tmp_path: Path, monkeypatc
     for number in range(9):
         (tmp_path / "many" / str(number)).mkdir(parents=True)
     synthetic_records.write(tmp_path, 4, 5)
-    assert len(tail._folders(tmp_path)) == 5
+    assert len(tail.folders(tmp_path)) == 5
     found = Tail(tmp_path).read()
     assert found is not None
     assert [*found.ranks] == [*job.read(tmp_path).ranks] == [0, 1]

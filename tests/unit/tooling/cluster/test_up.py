@@ -139,11 +139,27 @@ def test_the_reports_of_this_job_are_found_in_its_output_folder(tmp_path: Path) 
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / contract.REPORT).touch()
         os.utime(tmp_path / name / contract.REPORT, (time, time))
-    found = [tmp_path / "new" / contract.REPORT]
-    assert up.reports(tmp_path, 10.0) == found
-    # The output folder may be on a file server, and a later job removes what is there.
-    removed = Mock(glob=Mock(side_effect=[found, [tmp_path / "removed" / contract.REPORT], []]))
-    assert up.reports(removed, 10.0) == found
+    (tmp_path / "link").symlink_to(tmp_path / "new")
+    assert up.reports(tmp_path, 10.0) == [tmp_path / "new" / contract.REPORT]
+    assert up.reports(tmp_path / "removed", 10.0) == []
+
+
+def test_the_name_of_a_folder_of_the_job_forges_no_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*_: object) -> Outcome:
+        evil = tmp_path / "x\nnode-0 | error: \x1b[2J"
+        evil.mkdir()
+        (evil / contract.REPORT).touch()
+        return Outcome(0)
+
+    image = Image("cpu-train-stack:2.13", "sha256:1", 0, built=False, seconds=0.0)
+    monkeypatch.setattr(Choice, "ensure", lambda _choice: (Engine("unix:///sock", 1), image))
+    monkeypatch.setattr(cluster, "run", run)
+    up.up(up.Request(spec(), Choice(), up.Options(output=str(tmp_path))))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["output folder", "report"]
+    assert all(line.isprintable() for line in lines)
 
 
 def test_every_start_runs_the_same_image_although_a_build_moves_its_tag(
