@@ -106,7 +106,7 @@ def newest(output: Path) -> Path | None:
 
 
 def folders(output: Path) -> list[Path]:
-    """`output`, and the folders up to two levels below it, of which the job may have made many. Follows no links."""
+    """`output`, and the folders up to two levels below it, none of them through a link."""
     found = level = [output]
     for _ in range(2):
         level = [*islice((inner for folder in level for inner in _inner(folder)), _MOST_FOLDERS)]

@@ -144,3 +144,28 @@ def test_the_image_runs_by_its_id_because_a_build_moves_its_tag(
     with pytest.raises(Exit, match=r"^bench failed"):
         bench(Choice())
     assert ran == ["sha256:1"]
+
+
+@pytest.mark.parametrize(
+    "bench",
+    [
+        lambda choice: collectives.run(collectives.CollectivesOptions(choice)),
+        lambda choice: scaling.run(scaling.ScalingOptions(choice)),
+    ],
+    ids=["collectives", "scaling"],
+)
+@pytest.mark.parametrize("text", ["[]", "{}", '{"rows": [3], "phases": [3], "ratio": "x"}'])
+def test_a_document_that_the_images_bench_does_not_write_is_one_line(
+    bench: Callable[[Choice], None], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_cluster(spec: ClusterSpec, *_: object, **__: object) -> Outcome:
+        (tmp_path / spec.name / "output/result.json").write_text(text)
+        return Outcome(0)
+
+    image = Image("cpu-train-stack:2.13", "sha256:1", 0, built=False, seconds=0.0)
+    monkeypatch.setattr(Choice, "ensure", lambda _choice: (Engine("ssh://other", 2), image))
+    monkeypatch.setattr(cluster, "run", run_cluster)
+    monkeypatch.setattr(cluster, "CLUSTERS", tmp_path)
+    monkeypatch.setattr(report, "folder", lambda *_: tmp_path)
+    with pytest.raises(UsageError, match=r"result\.json is not what the command of an image"):
+        bench(Choice())

@@ -164,6 +164,15 @@ def test_a_current_folder_that_was_deleted_is_one_line(tmp_path: Path, python: F
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
 
+def test_a_package_that_is_missing_in_the_environment_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "invoke.py").write_text("import no_such\n")
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    argv = [sys.executable, "-m", "tooling", "--list"]
+    done = subprocess.run(argv, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    line = "inv: No module named 'no_such', expected it in .venv: delete .venv, and run the same command again\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
+
+
 @pytest.mark.parametrize("arguments", [["--list"], ["verify", "--help"]], ids=" ".join)
 def test_a_character_set_without_an_ellipsis_is_enough(arguments: list[str]) -> None:
     environ = {**os.environ, "PYTHONIOENCODING": "latin-1"}

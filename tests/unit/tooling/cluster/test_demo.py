@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import sysconfig
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,35 @@ def test_bad_options_are_refused_before_an_engine_is_needed(
         demo.demo(Choice(), nodes, 1, backend, launcher)
 
 
+@dataclass
+class Runs:
+    """Replaces the clusters of a demo: they fail, or end with `result` as what they have written."""
+
+    folder: Path
+    result: str = ""
+    started: list[ClusterSpec] = field(default_factory=list)
+
+    def run(self, spec: ClusterSpec, *_: object) -> Outcome:
+        self.started.append(spec)
+        (self.folder / "output/result.json").write_text(self.result)
+        return Outcome(0 if self.result else 7)
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    found = Runs(tmp_path)
+    image = Image("cpu-train-stack:2.13", "sha256:1", 0, built=False, seconds=0.0)
+    monkeypatch.setattr(Choice, "ensure", lambda _choice: (Engine("unix:///sock", 2), image))
+    monkeypatch.setattr(cluster, "run", found.run)
+    for task in demo.FOLDERS:
+        monkeypatch.setitem(demo.FOLDERS, task, tmp_path)
+    (tmp_path / "data").mkdir()
+    for model in ("minilm", "smollm2"):
+        monkeypatch.setattr(pretrained, model, lambda: tmp_path)
+    monkeypatch.setattr(demo_data, "write", lambda _folder: (Path("a.csv"), Path("b.csv")))
+    return found
+
+
 @pytest.mark.parametrize(
     ("task", "held_out", "first"),
     [
@@ -99,27 +129,20 @@ def test_bad_options_are_refused_before_an_engine_is_needed(
     ids=["classifier", "decoder", "answers"],
 )
 def test_the_image_runs_by_its_id_because_a_build_moves_its_tag(
-    task: str, held_out: list[demo_chats.Chat], first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    task: str, held_out: list[demo_chats.Chat], first: str, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[ClusterSpec] = []
-
-    def run(spec: ClusterSpec, *_: object) -> Outcome:
-        started.append(spec)
-        return Outcome(7)
-
-    image = Image("cpu-train-stack:2.13", "sha256:1", 0, built=False, seconds=0.0)
-    monkeypatch.setattr(Choice, "ensure", lambda _choice: (Engine("unix:///sock", 2), image))
-    monkeypatch.setattr(cluster, "run", run)
-    monkeypatch.setitem(demo.FOLDERS, task, tmp_path)
-    (tmp_path / "data").mkdir()
-    for model in ("minilm", "smollm2"):
-        monkeypatch.setattr(pretrained, model, lambda: tmp_path)
-    monkeypatch.setattr(demo_data, "write", lambda _folder: (Path("a.csv"), Path("b.csv")))
     monkeypatch.setattr(demo_chats, "write", lambda _folder: (Path("a.jsonl"), held_out))
     with pytest.raises(Exit) as failed:
         demo.demo(Choice(), 2, 1, "ccl", "torchrun", task)
     assert failed.value.code == 7
-    assert [(spec.name, spec.image) for spec in started] == [(first, "sha256:1")]
+    assert [(spec.name, spec.image) for spec in runs.started] == [(first, "sha256:1")]
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"seconds": {"train": "x"}, "train_started_at": 1}'])
+def test_a_result_that_the_images_train_does_not_write_is_one_line(text: str, runs: Runs) -> None:
+    runs.result = text
+    with pytest.raises(UsageError, match=r"result\.json is not what the command of an image"):
+        demo.demo(Choice(), 2, 1, "ccl", "torchrun")
 
 
 @pytest.mark.parametrize(

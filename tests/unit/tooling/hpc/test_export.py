@@ -5,6 +5,7 @@ import os
 import shutil
 import stat
 import subprocess
+import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -276,6 +277,30 @@ def test_links_of_an_image_are_never_followed(
     ):
         charliecloud(tree)
     assert {path.name: path.read_text() for path in host.iterdir()} == {"file": "of the host"}
+
+
+@pytest.mark.parametrize("name", ["opt", "./opt/cpu-train-stack", "opt/cpu-train-stack/image.json"])
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE], ids=["symbolic", "hard"])
+def test_a_link_on_the_way_to_our_file_in_an_archive_is_refused(
+    name: str, kind: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs that unpack the archive write through it."""
+
+    @contextmanager
+    def created(_image: LocalImage, _client: object) -> Iterator[str]:
+        yield "created"
+
+    def piped(command: list[str]) -> None:
+        with tarfile.open(command[3].partition("=")[2], "w") as archive:
+            for path, type_ in (("etc/passwd", tarfile.REGTYPE), (name, kind)):
+                member = tarfile.TarInfo(path)
+                member.type, member.linkname = type_, "/etc" if type_ == tarfile.SYMTYPE else "etc/passwd"
+                archive.addfile(member)
+
+    monkeypatch.setattr(docker, "created", created)
+    monkeypatch.setattr(export, "_piped", piped)
+    with pytest.raises(UsageError, match=r"^the image's /.* is a link, expected .*: use --format oci$"):
+        export._tar(ENGINE, IMAGE, tmp_path / "new.tar")
 
 
 def test_an_image_cannot_stop_the_export_with_a_fifo(tmp_path: Path, charliecloud: Callable[[Path], Path]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cpu_train_stack.cli.errors import UsageError
+from tooling.cli import tasks_images
 from tooling.hosts.job import Job
 from tooling.image import sign
 from tooling.image.choice import Choice
@@ -26,6 +27,18 @@ def test_the_provenance_of_another_pipeline_is_refused(
     (tmp_path / "cosign.pub").write_text("key")
     with pytest.raises(UsageError, match=r"its provenance has the build type .*, expected 'urn:cpu-train-stack:"):
         sign.verify(IMAGE, str(tmp_path / "cosign.pub"))
+
+
+@pytest.mark.parametrize("found", [{}, {"resolvedDependencies": []}, {"resolvedDependencies": None}])
+def test_a_provenance_without_the_commit_is_one_line(
+    found: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predicate = {"buildDefinition": {"buildType": sign.BUILD_TYPE, "externalParameters": {}, **found}}
+    payload = base64.b64encode(json.dumps({"predicate": predicate}).encode()).decode()
+    monkeypatch.setattr(sign, "_cosign", lambda *_: json.dumps({"payload": payload}))
+    (tmp_path / "cosign.pub").write_text("key")
+    with pytest.raises(UsageError, match=r": its provenance lacks .*, expected that of ./inv push --sign$"):
+        tasks_images.verify.body((IMAGE,), str(tmp_path / "cosign.pub"))
 
 
 @pytest.mark.parametrize("options", [Choice, Job, PyTorchJob])

@@ -182,3 +182,15 @@ def test_a_manifest_is_written_to_a_file_or_to_standard_output(
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="cannot be written"):
         manifest.write(request("pytorchjob"), str(tmp_path / "file" / "job.yaml"))
+
+
+@pytest.mark.parametrize(("env", "mode"), [((), 0o644), (("TOKEN=x",), 0o600)], ids=["no values", "values"])
+def test_a_manifest_with_values_is_private(env: tuple[str, ...], mode: int, tmp_path: Path) -> None:
+    output = tmp_path / "job.yaml"
+    output.touch(0o644)
+    before = os.umask(0o022)
+    try:
+        manifest.write(request("trainjob", env=env), str(output))
+    finally:
+        os.umask(before)
+    assert output.stat().st_mode & 0o777 == mode
