@@ -10,6 +10,8 @@ from invoke.exceptions import Exit
 from rich.markup import escape
 from rich.table import Table
 
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import parse_json
 from cpu_train_stack.cli.say import say
 from tooling.basis.console import PrintableConsole
 from tooling.cluster import run
@@ -41,7 +43,13 @@ def ask(image: str, model: Path, questions: Sequence[str], engine: Engine) -> li
     if outcome.exit_code != 0:
         raise Exit("\n".join([*lines, "the demo failed: generate could not answer"]), code=outcome.exit_code)
     answers = [line.partition(" | ")[2] for line in lines]
-    return [str(json.loads(line)["completion"]) for line in answers if line.startswith("{")]
+    try:
+        found = [str(parse_json(line)["completion"]) for line in answers if line.startswith("{")]
+    except (ValueError, LookupError, TypeError):
+        found = []
+    if len(found) != len(questions):
+        raise UsageError(f"generate printed {len(found)} answers, expected {len(questions)}: use another image")
+    return found
 
 
 def compare(chats: Sequence[Chat], before: Sequence[str], after: Sequence[str]) -> dict[str, Any]:

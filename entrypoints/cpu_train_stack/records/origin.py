@@ -23,20 +23,48 @@ PACKAGES = ("torch", "transformers", "accelerate", "peft", "datasets", packages.
 # torchrun's agent keeps one temporary folder over all restarts. This variable names a file in it.
 _AGENT_FILE = "TORCHELASTIC_ERROR_FILE"
 _AGENT_FOLDER = re.compile(r"(.+)/attempt_\d+/")
-# A flag or a key whose value is not recorded.
+# The name of a flag, a variable or a key whose value is not recorded.
 _SECRET = re.compile(
-    r"token$|secret|passw|passphrase|passcode|credential|bearer|authorization|cookie|connection[_-]?string"
-    r"|(^|[_-])(auth|oauth|jwt|otp|pass|pat|pw|pwd|sas)$"
-    r"|(api|access|private|client|license|wandb|comet|account|signing|encryption|ssh)[_-]?key",
+    r"token$|secret|passw|passphrase|passcode|credential|bearer|authorization|cookie|conn(ection)?[_-]?str"
+    r"|(^|[_.-])(tokens|(basic|o)?auth([_-]header)?|jwt|t?otp|(user)?pass|pat|pw|pwd|sas|creds?|psk|pem"
+    r"|session[_-]?id|sig(nature)?)$"
+    r"|^tokens?[_-]"
+    r"|(api|access|private|client|license|wandb|comet|account|signing|encryption|ssh)[_-]?key|[_.-]keys?$",
     re.IGNORECASE,
 )
+# Names of columns, and of what a tokenizer and a model have.
+_HARMLESS = re.compile(
+    r"(^|[_.-])(label|text|image|video|audio|prompt|response|completion|question|answer|context|input|output|target"
+    r"|source|sort|group|order|index|join|primary|foreign|partition|row|column|field|feature|data|dataset|metric"
+    r"|score|loss|state|dict|config|json|map|cache|query|chosen|rejected|caption|id|name|class|category|lang|split"
+    r"|tag|public|attention|num|batch)s?[_.-]keys?$"
+    r"|(^|[_.-])(max|min|num|nb|n|new|special|added|extra|pad|padding|eos|bos|unk|mask|cls|sep|image|video|audio"
+    r"|speech|text|stop|start|end|begin|total|train|prompt|target|source|context|thinking|virtual|visual|sentinel"
+    r"|prefix|query|skip|ignore|per|suppress|forced|batch|input|output|label|vocab)[_.-]tokens?$"
+    r"|^tokens?[_-](ids?|types?|type[_-]ids|per|len|length|level|count|budget|limit|dim|size|drop|dropout|class"
+    r"|classification|weights?|embed|merg|mask|in|column|field|name|index|pruning|batch)",
+    re.IGNORECASE,
+)
+_FLAG_OF_KEYS = re.compile(r"--?keys?$")  # in JSON, "key" is the name of many things
+_COUNT = re.compile(r"[0-9][0-9_.,]*(e[0-9]+)?[kmbt]?", re.IGNORECASE)
 # In a header that is one argument.
 _HEADER = re.compile(r"((?:authorization\s*:|cookie\s*:|\bbearer\s)\s*)\S.*", re.IGNORECASE)
-# The keys of other headers, of JSON and of lists such as "a=1;b=2" in an argument, and a value.
+# The keys of other headers, of JSON and of lists such as "a=1;b=2" in an argument, and a value. A flag in an
+# argument, such as that of `sh -c`.
 _KEY = re.compile(r"([\w-]+)[\"']?\s*[:=]")
-_VALUE = r"[\"']?\s*[:=]\s*)(\"[^\"]*\"|'[^']*'|[^\s,;&\"'}]+)"
-# What Hugging Face, GitHub, GitLab, AWS and Slack begin their tokens with.
-_TOKEN = re.compile(r"\b(hf_|gh[a-z]_|github_pat_|glpat-|AKIA|xox[a-z]-)[A-Za-z0-9_-]{12,}")
+_TEXT = r"\"[^\"]*\"|'[^']*'|[^\s,;&\"'}]+"
+_VALUE = rf"[\"']?\s*[:=]\s*)(?P<value>\[[^\]]*\]|{_TEXT})"
+_FLAG = re.compile(rf"(?<!\S)(?P<begin>(?P<name>--?[A-Za-z][\w-]*)\s+)(?!-)(?P<value>{_TEXT})")
+# What the tokens of Hugging Face, GitHub, GitLab, AWS, Slack, Google, npm, PyPI, Docker and OpenAI, and JSON web
+# tokens begin with, and a private key. What follows a webhook's host. A user name with a password.
+_TOKEN = re.compile(
+    r"\b((hf_|gh[a-z]_|github_pat_|gl(pat|rt|dt|ptt|cbt|soat)-|AKIA|ASIA|xox[a-z]-|AIza|npm_|pypi-Ag|dckr_pat_)"
+    r"[A-Za-z0-9_-]{12,}|eyJ[A-Za-z0-9_.=-]{12,}|sk-(?=[\w-]*[0-9])(?=[\w-]*[A-Z])[\w-]{16,})"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*-----|\Z)",
+    re.DOTALL,
+)
+_WEBHOOK = re.compile(r"(\bhooks\.[\w.-]+/|/webhooks?/)[^\s'\"]+")
+_LOGIN = re.compile(r"(?<![\w/.@:+-])[\w.+-]+:[^\s/@:'\"]+@(?!sha[0-9]+:)(?=\w)")
 # Of an address: user name with password, which may have a slash. The query or fragment, which may be a signature.
 _USER = re.compile(r"(?<=://)(?:[^\s/]*|[^\s/:@]+:[^\s@]*)@")
 _QUERY = re.compile(r"([?#])[^\s'\"]+")
@@ -100,20 +128,41 @@ def numa_nodes() -> tuple[int, ...]:
 def without_secrets(command: Sequence[str]) -> list[str]:
     """The command line, without the values of flags such as --hub_token and of variables such as API_KEY=..., and
     without credentials in addresses."""
-    shown, hide_next = [], False
+    shown, flag = [], ""  # the flag whose values are hidden
     for word in map(without_credentials, command):
-        name, equals, _ = word.partition("=")
-        is_secret = _SECRET.search(name.strip("-")) is not None and (word.startswith("-") or bool(equals))
-        shown.append(_HIDDEN if hide_next else f"{name}={_HIDDEN}" if is_secret and equals else _inside(word))
-        hide_next = is_secret and not equals
+        name, equals, value = word.partition("=")
+        if flag and not word.startswith("--"):
+            shown.append(word if _is_count(flag, word) else _HIDDEN)
+            flag = flag if flag.endswith("s") else ""  # --tokens A B
+            continue
+        is_name = (word.startswith("-") or bool(equals)) and " " not in name
+        is_secret = is_name and _is_secret(name) and not _is_count(name, value)
+        shown.append(f"{name}={_HIDDEN}" if is_secret and equals else _inside(word))
+        flag = name if is_secret and not equals else ""
     return shown
+
+
+def _is_secret(name: str) -> bool:
+    """Whether what a flag, with its dashes, or a key has as its value is secret."""
+    plain = name.strip("-")
+    return bool(_FLAG_OF_KEYS.match(name) or (_SECRET.search(plain) and not _HARMLESS.search(plain)))
+
+
+def _is_count(name: str, value: str) -> bool:
+    """--tokens 5B"""
+    return name.lower().endswith("tokens") and _COUNT.fullmatch(value) is not None
 
 
 def _inside(word: str) -> str:
     """An argument without the secrets in it."""
-    for key in filter(_SECRET.search, _KEY.findall(word)):
-        word = re.sub(f"({re.escape(key)}{_VALUE}", rf"\1{_HIDDEN}", word)
-    return _TOKEN.sub(_HIDDEN, word)
+
+    def hidden(found: re.Match[str]) -> str:
+        return found[0] if _is_count(found["name"], found["value"]) else f"{found['begin']}{_HIDDEN}"
+
+    for key in filter(_is_secret, _KEY.findall(word)):
+        word = re.sub(f"(?P<begin>(?P<name>{re.escape(key)}){_VALUE}", hidden, word)
+    word = _FLAG.sub(lambda found: hidden(found) if _is_secret(found["name"]) else found[0], word)
+    return _LOGIN.sub(f"{_HIDDEN}@", _WEBHOOK.sub(rf"\1{_HIDDEN}", _TOKEN.sub(_HIDDEN, word)))
 
 
 def without_credentials(text: str) -> str:

@@ -55,22 +55,106 @@ def test_secrets_are_not_recorded(command: str, shown: str) -> None:
         "--storage=AccountName=a;AccountKey=SECRET==",
         "--hub-token:SECRET",
         "--other=hf_SECRETSECRETSECRET",
+        '{"hub_tokens": ["SECRET", "SECRET"], "lr": 1}',
+        "train --hub_token SECRET --max_steps 3",
+        "python x.py --password 'SECRET x'",
+        "python x.py --key=SECRET",
+        "me:SECRET@host",
+        "--proxy=me:SECRET@host:3128",
+        "-----BEGIN RSA PRIVATE KEY-----\nSECRET\n-----END RSA PRIVATE KEY-----",
+        "--notify=https://hooks.slack.com/services/T0/B0/SECRET",
+        "--notify=https://discord.com/api/webhooks/1/SECRET",
     ],
 )
 def test_a_secret_inside_of_an_argument_is_not_recorded(argument: str) -> None:
     assert "SECRET" not in "".join(origin.without_secrets(["run", argument]))
 
 
-@pytest.mark.parametrize("flag", ["--jwt", "--pass", "--client_key", "--connection_string", "--wandb-pw"])
+@pytest.mark.parametrize(
+    "flag",
+    [
+        *("--jwt", "--pass", "--client_key", "--connection_string", "--wandb-pw", "--key", "--hf_key"),
+        *("--openai_key", "--kaggle_key", "--storage_key", "--shared_key", "--subscription-key", "--deploy_key"),
+        *("--gpg_key", "--priv_key", "--token_hf", "--basicauth", "--auth_header", "--userpass", "--psk"),
+        *("--totp", "--session_id", "--signature", "--conn_str", "--pem", "--model.openai_key", "--hubToken"),
+    ],
+)
 def test_the_value_of_a_flag_named_like_a_secret_is_not_recorded(flag: str) -> None:
     assert origin.without_secrets(["run", flag, "SECRET", "x"]) == ["run", flag, "<hidden>", "x"]
 
 
+@pytest.mark.parametrize("flag", ["--hub_tokens", "--creds", "--keys"])
+def test_all_values_of_a_flag_of_several_secrets_are_hidden(flag: str) -> None:
+    command = ["run", flag, "SECRET", "SECRET", "--lr", "1"]
+    assert origin.without_secrets(command) == ["run", flag, "<hidden>", "<hidden>", "--lr", "1"]
+
+
 @pytest.mark.parametrize(
-    "argument", ["--text_column=key: value", "lr=1;bs=2", "a@b", '{"max_tokens": 5}', "--keywords=author: me"]
+    "value",
+    [
+        *("sk-proj-S3cretS3cretS3cret", "eyJhbGciOiJI.eyJzdWIiOiIx.c2ln", "AIzaSyS3cretS3cretS3cretS3cretS3cret"),
+        *("ASIAS3CRETS3CRETS3CR", "npm_S3cretS3cretS3cretS3cretS3cretS3cret", "pypi-AgEIcHlwaS5vcmcS3cret"),
+        *("glrt-S3cretS3cretS3cret", "dckr_pat_S3cretS3cretS3cret"),
+    ],
+)
+def test_a_value_that_begins_like_a_token_is_not_recorded(value: str) -> None:
+    assert origin.without_secrets(["run", value, f"--other={value}"]) == ["run", "<hidden>", "--other=<hidden>"]
+
+
+@pytest.mark.parametrize("name", ["OPENAI_KEY", "KAGGLE_KEY", "AZURE_STORAGE_KEY", "HF_TOKEN"])
+def test_the_value_of_a_variable_named_like_a_secret_is_not_recorded(name: str) -> None:
+    assert origin.without_secrets([f"{name}=SECRET"]) == [f"{name}=<hidden>"]
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        *("--text_column=key: value", "lr=1;bs=2", "a@b", '{"max_tokens": 5}', "--keywords=author: me"),
+        *(
+            "git@github.com:team/project",
+            "stack:2.13@sha256:0123",
+            "sk-learn-v2-random-forest-2024",
+            "glue-sst2-0123456789",
+        ),
+        *("python secret.py --lr=1", "train --max_new_tokens 5 --tokenizer_name a", "/data/webhook/rows.csv"),
+        *("host:/data/a.csv", "eyJ", "10:30"),
+    ],
 )
 def test_an_argument_without_a_secret_is_recorded(argument: str) -> None:
     assert origin.without_secrets([argument]) == [argument]
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        *("--max_new_tokens", "--num_virtual_tokens", "--tokens_per_step", "--token_type_ids", "--pad_token"),
+        *(
+            "--tokenizer_name",
+            "--label_names",
+            "--label_key",
+            "--text_keys",
+            "--sort_key",
+            "--num_key_value_heads",
+        ),
+        *(
+            "--eos_token",
+            "--tokens",
+            "--author",
+            "--signature_columns",
+            "--group_by_length",
+            "--passes",
+            "--keypoints",
+        ),
+        *("--token_level", "--special_tokens", "--monkey", "--session_length", "--path", "--use_cache"),
+    ],
+)
+def test_the_value_of_a_flag_that_only_sounds_like_a_secret_is_recorded(flag: str) -> None:
+    for command in (
+        ["run", flag, "5000", "x"],
+        ["run", f"{flag}=5000"],
+        [f"x.py {flag} 5000", f'{{"{flag[2:]}": 5000}}'],
+    ):
+        assert origin.without_secrets(command) == command
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The demo's data and the check of its results."""
 
 import csv
+import io
 import json
 import re
 import shutil
@@ -136,6 +137,19 @@ def test_the_image_runs_by_its_id_because_a_build_moves_its_tag(
         demo.demo(Choice(), 2, 1, "ccl", "torchrun", task)
     assert failed.value.code == 7
     assert [(spec.name, spec.image) for spec in runs.started] == [(first, "sha256:1")]
+
+
+@pytest.mark.parametrize("line", ["", "{", '{"x": 1}', '{"completion": "a"}\nnode-0 | {"completion": "b"}'])
+def test_answers_that_the_images_generate_does_not_print_are_one_line(
+    line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(_spec: ClusterSpec, _engine: Engine, shown: io.BytesIO) -> Outcome:
+        shown.write(f"node-0 | {line}\n".encode())
+        return Outcome(0)
+
+    monkeypatch.setattr(cluster, "run", run)
+    with pytest.raises(UsageError, match=r"^generate printed \d answers, expected 1"):
+        demo_answers.ask("sha256:1", Path("model"), ["a question"], Engine("unix:///sock", 2))
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"seconds": {"train": "x"}, "train_started_at": 1}'])
