@@ -12,12 +12,6 @@ OutputOption = Annotated[str, "the file to write; default: standard output"]
 
 
 @task
-def pytorchjob(job: PyTorchJob, output: OutputOption = "") -> None:
-    """Write a Kubernetes PyTorchJob: ./inv manifest pytorchjob ... -- train ..."""
-    manifest.write(job, output)
-
-
-@task
 def trainjob(job: TrainJob, output: OutputOption = "") -> None:
     """Write a Kubernetes TrainJob with its runtime: ./inv manifest trainjob ... -- train ..."""
     manifest.write(job, output)
@@ -26,6 +20,12 @@ def trainjob(job: TrainJob, output: OutputOption = "") -> None:
 @task
 def mpijob(job: MPIJob, output: OutputOption = "") -> None:
     """Write a Kubernetes MPIJob with Intel MPI: ./inv manifest mpijob ... -- train ..."""
+    manifest.write(job, output)
+
+
+@task
+def pytorchjob(job: PyTorchJob, output: OutputOption = "") -> None:
+    """Write a Kubernetes PyTorchJob: ./inv manifest pytorchjob ... -- train ..."""
     manifest.write(job, output)
 
 

@@ -53,6 +53,7 @@ class PyTorchJob(ManifestRequest):
         restarts_of_pods = self.max_restarts * self.nodes + 1 if self.max_restarts else 0
         spec = {
             "nprocPerNode": str(pods.operator_ranks(self)),
+            # With the policy None, the pods of a failed job would restart and train on: OnFailure stays in effect.
             "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": restarts_of_pods},
             "elasticPolicy": {
                 "rdzvBackend": "c10d",
@@ -120,5 +121,5 @@ def _mpi_replicas(replicas: int, restart_policy: str, template: Document) -> Doc
     return {"replicas": replicas, "restartPolicy": restart_policy, "template": template}
 
 
-Job = PyTorchJob | TrainJob | MPIJob
+Job = TrainJob | MPIJob | PyTorchJob
 Manifest = Job | Runtime

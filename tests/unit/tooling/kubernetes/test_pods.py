@@ -1,11 +1,15 @@
 """The pods of manifests: valid for Kubernetes, restricted, and with the volumes and variables of the image."""
 
+import re
+import textwrap
 from typing import Any
 
 import kubernetes_validate
 import pytest
+import yaml
 
-from tests.unit.tooling.kubernetes.jobs import KINDS, policy, templates
+from tests.unit.tooling.kubernetes.jobs import KINDS, Document, policy, templates
+from tooling.basis.paths import ROOT
 from tooling.kubernetes.request import CLAIM
 
 
@@ -73,6 +77,27 @@ def test_without_a_claim_pods_write_to_their_tmp_volume(kind: str) -> None:
         )
 
 
+def is_restricted(spec: Document) -> bool:
+    """Whether a pod meets the Pod Security Standard "restricted"."""
+    (container,) = spec["containers"]
+    rights = container["securityContext"]
+    return (
+        spec["securityContext"]["runAsNonRoot"] is True
+        and spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        and rights["allowPrivilegeEscalation"] is False
+        and rights["capabilities"] == {"drop": ["ALL"]}
+    )
+
+
+def test_the_pod_in_the_docs_that_copies_files_is_valid_and_restricted() -> None:
+    text = (ROOT / "docs/kubernetes.md").read_text(encoding="utf-8")
+    block = re.search(r"^ +apiVersion: v1\n +kind: Pod\n(.+\n)+", text, re.MULTILINE)
+    assert block
+    pod = yaml.safe_load(textwrap.dedent(block[0]))
+    kubernetes_validate.validate(pod, kubernetes_validate.latest_version(), strict=True)
+    assert is_restricted(pod["spec"])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_pods_are_guaranteed_and_restricted_and_mount_all_their_volumes(kind: str) -> None:
     for template in templates(kind):
@@ -81,13 +106,8 @@ def test_pods_are_guaranteed_and_restricted_and_mount_all_their_volumes(kind: st
         assert {volume["name"] for volume in spec["volumes"]} == {one["name"] for one in container["volumeMounts"]}
         if "resources" in container:
             assert container["resources"]["limits"] == container["resources"]["requests"]
-        # The requirements of the Pod Security Standard "restricted".
-        assert spec["securityContext"]["runAsNonRoot"] is True
-        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        rights = container["securityContext"]
-        assert rights["allowPrivilegeEscalation"] is False
-        assert rights["capabilities"] == {"drop": ["ALL"]}
-        assert rights["readOnlyRootFilesystem"] is True
+        assert is_restricted(spec)
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
         # The image sets its preloads, and the CPUs follow from the control group.
         names = {entry["name"] for entry in container["env"]}
         assert not names & {"LD_PRELOAD", "OMP_NUM_THREADS", "CCL_WORKER_COUNT"}
