@@ -46,6 +46,7 @@ _HARMLESS = re.compile(
     re.IGNORECASE,
 )
 _FLAG_OF_KEYS = re.compile(r"--?keys?$")  # in JSON, "key" is the name of many things
+_SEVERAL = re.compile(r"(token|key|cred|credential|secret|password|cookie)s$", re.IGNORECASE)  # --tokens A B
 _COUNT = re.compile(r"[0-9][0-9_.,]*(e[0-9]+)?[kmbt]?", re.IGNORECASE)
 # In a header that is one argument.
 _HEADER = re.compile(r"((?:authorization\s*:|cookie\s*:|\bbearer\s)\s*)\S.*", re.IGNORECASE)
@@ -63,7 +64,7 @@ _TOKEN = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*-----|\Z)",
     re.DOTALL,
 )
-_WEBHOOK = re.compile(r"(\bhooks\.[\w.-]+/|/webhooks?/)[^\s'\"]+")
+_WEBHOOK = re.compile(r"(\bhooks\.[\w.-]+/|://[^\s'\"]+?/webhooks?/)[^\s'\"]+")
 _LOGIN = re.compile(r"(?<![\w/.@:+-])[\w.+-]+:[^\s/@:'\"]+@(?!sha[0-9]+:)(?=\w)")
 # Of an address: user name with password, which may have a slash. The query or fragment, which may be a signature.
 _USER = re.compile(r"(?<=://)(?:[^\s/]*|[^\s/:@]+:[^\s@]*)@")
@@ -132,8 +133,9 @@ def without_secrets(command: Sequence[str]) -> list[str]:
     for word in map(without_credentials, command):
         name, equals, value = word.partition("=")
         if flag and not word.startswith("--"):
-            shown.append(word if _is_count(flag, word) else _HIDDEN)
-            flag = flag if flag.endswith("s") else ""  # --tokens A B
+            is_count = _is_count(flag, word)
+            shown.append(word if is_count else _HIDDEN)
+            flag = flag if _SEVERAL.search(flag) and not is_count else ""
             continue
         is_name = (word.startswith("-") or bool(equals)) and " " not in name
         is_secret = is_name and _is_secret(name) and not _is_count(name, value)

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.page import render
 from cpu_train_stack.records import job, record
-from cpu_train_stack.records.record import Event, Line, Log
+from cpu_train_stack.records.record import Event, Line, Log, Sample
 from cpu_train_stack.report import compare, folder
 from cpu_train_stack.watch import plain, snapshot, tail
 from cpu_train_stack.watch.tail import Tail
@@ -189,30 +190,26 @@ def test_texts_of_a_job_stay_in_their_line(tmp_path: Path) -> None:
     assert [text for text in shown if not text.isprintable()] == []
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.usefixtures("little_memory")
-@pytest.mark.parametrize(
-    "line",
-    [
-        pytest.param('{"kind":"start","time":1}', id="starts"),
-        pytest.param('{"kind":"start","time":1,"topology":{"x":[%s0]}}' % ("[]," * 2000), id="large starts"),
-        pytest.param(
-            '{"kind":"sample","time":1,"step":1,"memory":1,"processor":1,"throttled":0,"migrations":0}',
-            id="samples",
-        ),
-    ],
-)
-def test_a_small_file_takes_little_memory_and_time(line: str, tmp_path: Path) -> None:
-    synthetic_records.write(tmp_path, 1, 30)
-    with record.path(tmp_path, 0).open("a") as file:
-        file.write(f"{line}\n" * min(100_000, (16 << 20) // len(line)))
-    with fuzzing.one_case(line[:50]):
-        read(tmp_path)
+@pytest.mark.parametrize("read", [job.read, lambda output: Tail(output).read()], ids=["report", "watch"])
+def test_little_of_many_starts_is_kept(read: Callable[[Path], job.RecordedJob], tmp_path: Path) -> None:
+    own = synthetic_records.start(0, 1, 1, 30)
+    starts: list[Line] = [replace(own, time=BEGIN + number, first_step=number) for number in range(3000)]
+    synthetic_records.append(tmp_path, starts)
+    kept = read(tmp_path).first.starts
+    assert (kept[0].time, kept[-1]) == (BEGIN, starts[-1])
+    assert 400 < len(kept) <= 1000
+    assert not any(start.topology or start.plan or start.command for start in kept[:-1])
 
 
-def test_watch_keeps_as_much_of_a_file_that_grows_as_the_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("at", [-1, 0, 9.5, 10, 99])
+def test_a_line_belongs_to_the_last_start_before_it(at: float) -> None:
+    own = synthetic_records.start(0, 1, 1, 9)
+    rank = job.Rank(starts=[replace(own, time=BEGIN + begin) for begin in (0, 9, 10, 10)])
+    before = [start for start in rank.starts if start.time <= BEGIN + at]
+    assert rank.start_of(Sample(BEGIN + at, 1, 1, 1.0, 0.0, 0)) is (before or rank.starts[:1])[-1]
+
+
+def test_watch_keeps_a_bounded_part_of_files_that_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "MOST_RECORDS", 800)
     monkeypatch.setattr(tail, "_READ_AT_FIRST", 1 << 20)
     synthetic_records.write(tmp_path, 2, 3000)
@@ -236,7 +233,7 @@ def test_of_many_folders_and_files_some_are_looked_at(tmp_path: Path, monkeypatc
     for number in range(9):
         (tmp_path / "many" / str(number)).mkdir(parents=True)
     synthetic_records.write(tmp_path, 4, 5)
-    assert len(tail.folders(tmp_path)) == 5
+    assert len(tail.folders(tmp_path)) == 1 + 2 + 3
     found = Tail(tmp_path).read()
     assert found is not None
     assert [*found.ranks] == [*job.read(tmp_path).ranks] == [0, 1]

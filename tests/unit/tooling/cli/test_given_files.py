@@ -1,6 +1,7 @@
 """Files that the user names with an option."""
 
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,16 @@ from tooling.bench.forecast import models
 from tooling.hosts import job
 from tooling.image import lock
 from tooling.pins import added, osv
+
+
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    """1 GiB more than the process has, which may have run many tests."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 @pytest.mark.timeout(60)
