@@ -1,6 +1,7 @@
 """result.json of a job that may be that of a foreign image."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,11 @@ def test_what_is_no_document_is_one_line(kind: str, tmp_path: Path) -> None:
 def test_a_value_that_is_missing_or_wrong_is_one_line(tmp_path: Path) -> None:
     (tmp_path / result.NAME).write_text('{"seconds": 3}')
     found = result.read(tmp_path)
-    for use in (lambda: found["rows"], lambda: found["seconds"]["train"], lambda: 1 / (found["seconds"] - 3)):
+    uses: list[Callable[[], object]] = [
+        lambda: found["rows"],
+        lambda: found["seconds"]["train"],
+        lambda: 1 / (found["seconds"] - 3),
+    ]
+    for use in uses:
         with pytest.raises(UsageError, match=r"result\.json is not what the command"), result.understood(tmp_path):
             use()

@@ -57,7 +57,7 @@ def test_a_host_without_bash_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
         kept("echo 'sh: bash: not found' >&2; exit 127", queue.Queue(), monkeypatch)
 
 
-@pytest.mark.parametrize("rest", ["cat /dev/zero >&2", "sleep 20"], ids=["endless", "silent"])
+@pytest.mark.parametrize("rest", ["cat /dev/zero >&2", "sleep 40"], ids=["endless", "silent"])
 def test_a_message_of_a_host_that_does_not_end_is_read_in_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rest: str
 ) -> None:
