@@ -105,7 +105,9 @@ class CommandLine:
             return
         if task and task.takes_command and "--" not in self._words:
             place = len(self._words) - len(self._rest) - 1
-            corrected = shlex.join(["./inv", *self._words[:place], "--", *self._words[place:]]).replace("\n", "\\n")
+            corrected = shlex.join(["./inv", *self._words[:place], "--", *self._words[place:]]).replace(
+                "\n", "\\n"
+            )
             name = _typed(self.calls[-1].name)
             raise UsageError(f"{name} expects a command after --, found {word!r} without --: run {corrected}")
         group = self._tasks.collections.get(word)

@@ -20,7 +20,10 @@ _LAST_SECONDS = 6.0
 
 
 def hook(_situation: Situation, module: Any) -> None:
-    """Send updates from a thread. `module`: transformers.integrations.integration_utils."""
+    """Send updates from a thread, and at the end of a training that was stopped not 100%.
+
+    `module`: transformers.integrations.integration_utils.
+    """
     callback = getattr(module, "KubeflowCallback", None)
     original = getattr(callback, "_update_status", None)
     if callback is None or original is None:
@@ -36,6 +39,9 @@ def hook(_situation: Situation, module: Any) -> None:
         is_last, started = status.get("progress_percent") == 100, time.monotonic()
         if is_last and is_busy:
             sending.join(_LAST_SECONDS)
+        step, planned = self.__dict__.get("_ended_at", (1, 1))
+        if is_last and step < planned:
+            status.update(progress_percent=100 * step // planned, estimated_time_remaining=None)
         options = {**status, "force": True}
         thread = threading.Thread(target=original, args=(self,), kwargs=options, name="progress", daemon=True)
         self._sent = time.monotonic(), thread
@@ -44,7 +50,14 @@ def hook(_situation: Situation, module: Any) -> None:
             thread.join(max(0.0, started + _LAST_SECONDS - time.monotonic()))
         return True
 
-    callback._update_status = send
+    original_end = callback.on_train_end
+
+    @functools.wraps(original_end)
+    def end(self: Any, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self._ended_at = state.global_step, state.max_steps
+        original_end(self, args, state, control, **more)
+
+    callback._update_status, callback.on_train_end = send, end
 
 
 ADAPTATIONS = (
