@@ -211,20 +211,21 @@ class Remote:
         # Not in the user's TMPDIR: the path of a socket has at most 107 bytes.
         folder = self._stack.enter_context(scratch(Path("/tmp"), "cts-ssh-"))  # noqa: S108
         self._options.append(f"-oControlPath={folder}/master")
-        with (folder / "errors").open("wb") as errors:
-            master = self.start("echo; exec cat", errors, "-oControlMaster=yes", "-oControlPersist=no")
-        seconds = 3 * self._seconds  # the jump hosts, and logging in, take time as well
+        master = self.start("echo; exec cat", subprocess.PIPE, "-oControlMaster=yes", "-oControlPersist=no")
+        message, seconds = bytearray(), 3 * self._seconds  # the jump hosts, and logging in, take time as well
+        reader = threading.Thread(target=_read_all, args=(master.process.stderr, message), daemon=True)
+        reader.start()
         timer = threading.Timer(seconds, master.process.kill)
         timer.start()
         connected = master.stdout.read(1)
         timer.cancel()
         if connected:
             return
-        message, code = (folder / "errors").read_text(errors="replace"), master.process.wait()
+        code = master.process.wait()
+        reader.join(END_SECONDS)
         if code in (FAILED, -signal.SIGKILL):
-            raise RemoteError(
-                self._explain(message if code == FAILED else "timed out", seconds if code < 0 else None)
-            )
+            text = message.decode(errors="replace") if code == FAILED else "timed out"
+            raise RemoteError(self._explain(text, seconds if code < 0 else None))
         raise RemoteError(
             f"{self._where}: the login shell ended with code {code}, expected one that runs commands"
         )
@@ -250,6 +251,13 @@ class Remote:
 
     def _explain(self, message: str, seconds: int | None = None) -> str:
         return ssh_causes.explain(message, self._where, seconds or self._seconds)
+
+
+def _read_all(pipe: IO[bytes], first: bytearray) -> None:
+    """Read to the end, and keep the first bytes: a host may print as long as the job runs."""
+    while chunk := pipe.read(1 << 16):
+        if len(first) < MOST_BYTES:
+            first += chunk
 
 
 def _exchange(session: Session, stdin: bytes, limit: float) -> Done:

@@ -53,6 +53,14 @@ def test_a_host_that_prints_without_end_is_given_up(fake: FakeSsh, output: str) 
     host.close()
 
 
+def test_what_a_host_prints_beside_its_commands_takes_no_space(fake: FakeSsh) -> None:
+    fake.set("connect", "head -c 50000000 /dev/zero >&2")
+    host = opened("there")
+    (folder,) = (Path(option.partition("=")[2]).parent for option in host._options if "ControlPath" in option)
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 1_000_000
+    host.close()
+
+
 def test_the_folder_of_a_killed_command_is_deleted(fake: FakeSsh) -> None:
     left = Path(tempfile.mkdtemp(prefix="cts-ssh-", dir="/tmp"))
     host = opened("there")
