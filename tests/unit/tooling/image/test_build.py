@@ -1,6 +1,7 @@
 """Which changes rebuild an image, the command that builds it, and its labels."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -316,3 +317,15 @@ def test_the_dockerfile_has_a_stage_for_each_source_of_the_ccl_backend() -> None
     assert {line.split()[-1] for line in recipe.splitlines() if " AS backend-" in line} == {
         f"backend-{ccl}" for ccl in Ccl
     }
+
+
+def test_only_apt_has_the_network_while_an_image_is_built() -> None:
+    text = (ROOT / "images/Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    online = [line for line in text.splitlines() if line.startswith("RUN ") and "--network=none" not in line]
+    scripts = {name for line in online for name in re.findall(r"/run/scripts/([\w-]+)", line)}
+    assert {"install-system", "install-compiler"} <= scripts
+    for line in online:
+        assert re.fullmatch(r'RUN --mount=\S+ +(/run/scripts/[\w-]+ *)+("\S+")?', line)
+    for name in scripts:
+        script = (ROOT / "images/scripts" / name).read_text(encoding="utf-8")
+        assert not re.search(r"\b(pip3? install|curl|wget|git|make|unauthenticated)\b", script), name
