@@ -2,13 +2,16 @@
 
 import json
 import subprocess
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from cpu_train_stack.launch.mpi import hydra
 from tests.cluster.conftest import containers, inv, networks
+from tests.containers import unique_name
 from tooling.cluster import compose, leftovers, run, users
 
 NAME = "mpirun"
@@ -22,7 +25,8 @@ listening = [row[1].split(":") for row in sockets if row[3] == "0A"]
 ports = sorted({int(port, 16) for address, port in listening if address != "0B00007F"})
 row = {"rank": dist.get_rank(), "sum": total.item(), "node": socket.gethostname(), "ports": ports,
        "cores": sorted(os.sched_getaffinity(0)), "threads": torch.get_num_threads(), "uid": os.getuid(),
-       "wanted": os.environ.get("WANTED"), "secret": "SECRET" in os.environ}
+       "wanted": os.environ.get("WANTED"), "secret": "SECRET" in os.environ,
+       "ways_out": [line for line in pathlib.Path("/proc/net/route").open() if line.split()[1] == "00000000"]}
 dist.barrier()
 print("ROW " + json.dumps(row), flush=True)
 """
@@ -57,6 +61,10 @@ def launcher(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 @pytest.fixture(autouse=True)
 def nothing_left() -> None:
     """The cluster of this module is shared by its tests: the fixture `launcher` checks what it leaves behind."""
+
+
+def docker(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False, timeout=120)
 
 
 def run_in(container: str, *argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -178,14 +186,47 @@ def test_no_process_and_no_file_of_a_job_stays_on_a_node(launcher: str) -> None:
     assert processes.count("cpu_train_stack.launch.mpi.rank_parent") == 1, processes
 
 
-def test_eight_ranks_on_four_nodes_add_their_numbers_up(image: str, scripts: Path) -> None:
-    """`./inv up` as a user calls it: its own cluster, beside the one of the other tests."""
+@contextmanager
+def foreign_container(image: str, network: str) -> Iterator[list[str]]:
+    """A container that connects to the network as soon as it exists, and stays. Yields its name from then on."""
+    name, found, ended = unique_name(), list[str](), threading.Event()
+
+    def connect() -> None:
+        while not found and not ended.wait(0.1):
+            if docker("network", "connect", network, name).returncode == 0:
+                found.append(name)
+
+    started = docker("run", "--detach", "--rm", f"--name={name}", "--entrypoint=sleep", image, "600")
+    thread = threading.Thread(target=connect)
+    thread.start()
+    try:
+        assert started.returncode == 0, started.stderr
+        yield found
+    finally:
+        ended.set()
+        thread.join()
+        docker("rm", "--force", name)
+
+
+def test_eight_ranks_on_four_nodes_add_their_numbers_up_beside_a_foreign_container(
+    image: str, scripts: Path
+) -> None:
+    """`./inv up` as a user calls it: its own cluster, beside the one of the other tests.
+
+    A container of somebody else on the job's network, which has no way out, does not change the exit code.
+    """
     (scripts / "sum.py").write_text(ALL_REDUCE)
-    up = inv("up", "--name=mpi-up", "--launcher=mpirun", "--nodes=4", "--ranks-per-node=2", "--offline",
-             f"--data={scripts}", "--env=WANTED=yes", "--", "run", "/data/sum.py")  # fmt: skip
+    with foreign_container(image, f"{compose.PROJECT_PREFIX}mpi-up_cluster") as foreign:
+        up = inv("up", "--name=mpi-up", "--launcher=mpirun", "--nodes=4", "--ranks-per-node=2", "--offline",
+                 f"--data={scripts}", "--env=WANTED=yes", "--", "run", "/data/sum.py")  # fmt: skip
     assert up.returncode == 0, up.stdout + up.stderr
+    assert foreign
+    assert f"is used by {foreign[0]}: disconnect them, and run ./inv down" in up.stderr
     found = rows(up.stdout)
     assert [row["node"] for row in found] == [f"node-{rank // 2}" for rank in range(8)]
     assert {row["sum"] for row in found} == {36.0}
     assert {row["wanted"] for row in found} == {"yes"}
+    assert [row["ways_out"] for row in found] == [[]] * 8
+    down = inv("down", "--name=mpi-up")
+    assert down.returncode == 0, down.stderr
     assert leftovers.of_cluster("mpi-up") == []
