@@ -83,7 +83,8 @@ def _removed_later(name: str, client: Sequence[str]) -> Iterator[None]:
 def _remove_left() -> None:
     for left in _ONCE.glob(f"{PREFIX}*"):
         with suppress(LockedError), locked(left, waiting=None):
-            _remove(left.name, json.loads(left.read_text(encoding="utf-8")))
+            if client := left.read_text(encoding="utf-8"):  # its command may have ended just now
+                _remove(left.name, json.loads(client))
             left.unlink()
 
 
