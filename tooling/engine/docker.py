@@ -73,18 +73,17 @@ def _removed_later(name: str, client: Sequence[str]) -> Iterator[None]:
             _remove_left()
             write_with_folder(record, json.dumps(client))
             mine.enter_context(locked(record, waiting=None))
-        try:
-            yield
-        finally:  # returns at once if --rm has removed the container
-            _remove(name, client)
-            record.unlink(missing_ok=True)
+        mine.callback(record.unlink, missing_ok=True)
+        mine.callback(_remove, name, client)  # returns at once if --rm has removed the container
+        yield
 
 
 def _remove_left() -> None:
     for left in _ONCE.glob(f"{PREFIX}*"):
         with suppress(LockedError), locked(left, waiting=None):
             if client := left.read_text(encoding="utf-8"):  # its command may have ended just now
-                _remove(left.name, json.loads(client))
+                with suppress(OSError):  # the client may have been removed
+                    _remove(left.name, json.loads(client))
             left.unlink()
 
 

@@ -65,13 +65,17 @@ esac
 """
 
 
-def test_a_container_is_removed_by_a_client_that_gets_no_ctrl_c(tmp_path: Path) -> None:
+def test_a_container_is_removed_by_a_client_that_gets_no_ctrl_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(docker, "_ONCE", tmp_path / "once")
     client = tmp_path / "client"
     client.write_text(CLIENT)
     client.chmod(0o755)
     with pytest.raises(KeyboardInterrupt):
         docker.run("image", ["true"], client=(str(client),))
     assert (tmp_path / "removed").exists()
+    assert [*(tmp_path / "once").iterdir()] == []
 
 
 def test_an_exported_container_is_removed_too(tmp_path: Path) -> None:

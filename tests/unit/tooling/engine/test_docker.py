@@ -65,6 +65,7 @@ def test_the_container_of_a_command_that_was_killed_is_removed_by_the_next_one(c
         docker.run("x", [], client=[str(client)])
         assert len([*folder.iterdir()]) == 1, "the container of a command that runs was removed"
         process.send_signal(signal.SIGKILL)
+    (docker._ONCE / f"{docker.PREFIX}gone").write_text('["/no/such/client"]')
     docker.run("x", [], client=[str(client)])
     assert [*folder.iterdir(), *docker._ONCE.iterdir()] == []
 
