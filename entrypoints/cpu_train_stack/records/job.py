@@ -109,8 +109,10 @@ class Rank:
         return steps.step - self.start_of(steps).first_step <= _WARM_UP
 
     def shorten(self, size: int, most: int) -> int:
-        """If there are more than `most` records of steps, join those of each `size` steps, or of more. Returns the
-        size. Of too many samples, every second one stays, with the first and the last one."""
+        """If there are more than `most` records of steps, join those of each `size` steps, or of more.
+
+        Of too many samples, every second one stays, with the first and the last one. Returns the size.
+        """
         while len(self.samples) > most:
             del self.samples[1:-1:2]
         if len(self.steps) > most:
@@ -131,7 +133,7 @@ class Rank:
         def key(one: Steps) -> tuple[int, float, bool, bool]:
             return (one.step - 1) // size, self.start_of(one).time, self.is_warm_up(one), one.loss is None
 
-        if size > 1:
+        if size > 1 and self.starts:
             self.steps = [record.summed([*part]) for _, part in groupby(self.steps, key)]
 
     @property

@@ -34,6 +34,7 @@ _SECRET = re.compile(
 )
 # Names of columns, and of what a tokenizer and a model have.
 _HARMLESS = re.compile(
+    r"^(?!.*(secret|passw|credential|private)).*?("
     r"(^|[_.-])(label|text|image|video|audio|prompt|response|completion|question|answer|context|input|output|target"
     r"|source|sort|group|order|index|join|primary|foreign|partition|row|column|field|feature|data|dataset|metric"
     r"|score|loss|state|dict|config|json|map|cache|query|chosen|rejected|caption|id|name|class|category|lang|split"
@@ -42,7 +43,7 @@ _HARMLESS = re.compile(
     r"|speech|text|stop|start|end|begin|total|train|prompt|target|source|context|thinking|virtual|visual|sentinel"
     r"|prefix|query|skip|ignore|per|suppress|forced|batch|input|output|label|vocab)[_.-]tokens?$"
     r"|^tokens?[_-](ids?|types?|type[_-]ids|per|len|length|level|count|budget|limit|dim|size|drop|dropout|class"
-    r"|classification|weights?|embed|merg|mask|in|column|field|name|index|pruning|batch)",
+    r"|classification|weights?|embed|merg|mask|in|column|field|name|index|pruning|batch))",
     re.IGNORECASE,
 )
 _FLAG_OF_KEYS = re.compile(r"--?keys?$")  # in JSON, "key" is the name of many things

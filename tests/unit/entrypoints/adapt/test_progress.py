@@ -11,7 +11,7 @@ from cpu_train_stack.adapt import progress
 from cpu_train_stack.adapt.adaptation import Situation
 
 
-class Callback:
+class LikeKubeflows:
     """As transformers' KubeflowCallback."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Callback:
 def test_a_training_that_was_stopped_is_not_reported_as_finished(
     step: int, percent: int, remaining: int | None
 ) -> None:
-    kind = type("Kind", (Callback,), dict(vars(Callback)))
+    kind = type("Kind", (LikeKubeflows,), dict(vars(LikeKubeflows)))
     progress.hook(cast(Situation, None), SimpleNamespace(KubeflowCallback=kind))
     callback = kind()
     callback.on_train_end(None, SimpleNamespace(global_step=step, max_steps=30), None)

@@ -76,7 +76,16 @@ def test_a_secret_inside_of_an_argument_is_not_recorded(argument: str) -> None:
         *("--jwt", "--pass", "--client_key", "--connection_string", "--wandb-pw", "--key", "--hf_key"),
         *("--openai_key", "--kaggle_key", "--storage_key", "--shared_key", "--subscription-key", "--deploy_key"),
         *("--gpg_key", "--priv_key", "--token_hf", "--basicauth", "--auth_header", "--userpass", "--psk"),
-        *("--totp", "--session_id", "--signature", "--conn_str", "--pem", "--model.openai_key", "--hubToken"),
+        *(
+            "--totp",
+            "--session_id",
+            "--signature",
+            "--conn_str",
+            "--pem",
+            "--model.openai_key",
+            "--hubToken",
+            "--secret_id_key",
+        ),
     ],
 )
 def test_the_value_of_a_flag_named_like_a_secret_is_not_recorded(flag: str) -> None:

@@ -206,6 +206,16 @@ def test_little_of_many_starts_is_kept(read: Callable[[Path], job.RecordedJob], 
     assert not any(start.topology or start.plan or start.command for start in kept[:-1])
 
 
+def test_a_rank_without_a_start_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "MOST_RECORDS", 800)
+    synthetic_records.write(tmp_path, 2, 1000)
+    own, *lines = record.path(tmp_path, 1).read_text().splitlines(keepends=True)
+    assert '"kind":"start"' in own
+    record.path(tmp_path, 1).write_text("".join(lines))
+    read(tmp_path)
+    assert [*job.read(tmp_path).ranks] == [0]
+
+
 @pytest.mark.parametrize("at", [-1, 0, 9.5, 10, 99])
 def test_a_line_belongs_to_the_last_start_before_it(at: float) -> None:
     own = synthetic_records.start(0, 1, 1, 9)

@@ -68,7 +68,7 @@ def test_no_arguments_end_in_a_traceback_or_take_long(
     assert [*tmp_path.iterdir()] == []
 
 
-class _Host(Remote):
+class AnsweringHost(Remote):
     """A host that answers with the content of a file."""
 
     def __init__(self, answer: Path) -> None:
@@ -79,7 +79,7 @@ class _Host(Remote):
 
 
 def _state(path: Path) -> object:
-    return connections.each([_Host(path)], lambda host: container.state(host, "one", 0.0), ["alpha"])
+    return connections.each([AnsweringHost(path)], lambda host: container.state(host, "one", 0.0), ["alpha"])
 
 
 VULNERABILITY = {

@@ -92,7 +92,7 @@ def test_bad_options_are_refused_before_an_engine_is_needed(
 
 
 @dataclass
-class Runs:
+class FakeClusters:
     """Replaces the clusters of a demo: they fail, or end with `result` as what they have written."""
 
     folder: Path
@@ -106,8 +106,8 @@ class Runs:
 
 
 @pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
-    found = Runs(tmp_path)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeClusters:
+    found = FakeClusters(tmp_path)
     image = Image("cpu-train-stack:2.13", "sha256:1", 0, built=False, seconds=0.0)
     monkeypatch.setattr(Choice, "ensure", lambda _choice: (Engine("unix:///sock", 2), image))
     monkeypatch.setattr(cluster, "run", found.run)
@@ -130,7 +130,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
     ids=["classifier", "decoder", "answers"],
 )
 def test_the_image_runs_by_its_id_because_a_build_moves_its_tag(
-    task: str, held_out: list[demo_chats.Chat], first: str, runs: Runs, monkeypatch: pytest.MonkeyPatch
+    task: str, held_out: list[demo_chats.Chat], first: str, runs: FakeClusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo_chats, "write", lambda _folder: (Path("a.jsonl"), held_out))
     with pytest.raises(Exit) as failed:
@@ -153,7 +153,7 @@ def test_answers_that_the_images_generate_does_not_print_are_one_line(
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"seconds": {"train": "x"}, "train_started_at": 1}'])
-def test_a_result_that_the_images_train_does_not_write_is_one_line(text: str, runs: Runs) -> None:
+def test_a_result_that_the_images_train_does_not_write_is_one_line(text: str, runs: FakeClusters) -> None:
     runs.result = text
     with pytest.raises(UsageError, match=r"result\.json is not what the command of an image"):
         demo.demo(Choice(), 2, 1, "ccl", "torchrun")

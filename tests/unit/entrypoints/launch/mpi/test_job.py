@@ -19,7 +19,7 @@ GRACE_SECONDS = 60
 
 
 @dataclass
-class Nodes:
+class SavingNodes:
     """One node, whose ranks can save. While they save, the signals `later` arrive."""
 
     signals: Signals
@@ -43,7 +43,7 @@ class Nodes:
 )
 def test_a_signal_while_ranks_save_ends_them_at_once(first: int, later: tuple[int, ...]) -> None:
     signals = Signals()
-    nodes = Nodes(signals, later)
+    nodes = SavingNodes(signals, later)
     nodes.events.put(SessionEvent(0, CAN_SAVE, {"now": True}))
     process = subprocess.Popen(["sleep", "60"], start_new_session=True)
     job = MpirunJob(process, cast(Any, nodes), signals, GRACE_SECONDS)
@@ -58,7 +58,7 @@ def test_a_signal_while_ranks_save_ends_them_at_once(first: int, later: tuple[in
 @pytest.mark.timeout(30)
 def test_ranks_that_save_have_the_grace_period() -> None:
     signals = Signals()
-    nodes = Nodes(signals, ())
+    nodes = SavingNodes(signals, ())
     nodes.events.put(SessionEvent(0, CAN_SAVE, {"now": True}))
     process = subprocess.Popen(["sleep", "1"], start_new_session=True)
     job = MpirunJob(process, cast(Any, nodes), signals, GRACE_SECONDS)
