@@ -75,7 +75,7 @@ def test_a_secret_inside_of_an_argument_is_not_recorded(argument: str) -> None:
     [
         *("--jwt", "--pass", "--client_key", "--connection_string", "--wandb-pw", "--key", "--hf_key"),
         *("--openai_key", "--kaggle_key", "--storage_key", "--shared_key", "--subscription-key", "--deploy_key"),
-        *("--gpg_key", "--priv_key", "--token_hf", "--basicauth", "--auth_header", "--userpass", "--psk"),
+        *("--gpg_key", "--priv_key", "--basicauth", "--auth_header", "--userpass", "--psk"),
         *(
             "--totp",
             "--session_id",
