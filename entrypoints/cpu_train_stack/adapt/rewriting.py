@@ -41,7 +41,7 @@ def rewrite(arguments: Sequence[str], active: Mapping[str, OldFlag]) -> tuple[li
     If the replacement of an old flag is given too, it keeps its value, unless the value is 0. Raises UsageError
     for a value that asks for what no longer exists.
     """
-    given: dict[str, Any] = _values(arguments)
+    given: dict[str, Any] = values(arguments)
     kept: list[str] = []
     last: list[str] = []
     objects: dict[str, Any] = {}
@@ -110,13 +110,13 @@ def with_key(config: Any, key: str, value: Any) -> Any:
     return changed
 
 
-def _values(arguments: Sequence[str]) -> dict[str, Any]:
+def values(arguments: Sequence[str]) -> dict[str, Any]:
     """The value of each flag by its name; `true` for a flag without a value."""
-    values = {}
+    found = {}
     for word, following in zip(arguments, [*arguments[1:], "--"]):
         _, equals, value = word.partition("=")
-        values[name_of(word)] = value if equals else "true" if following.startswith("--") else following
-    return values
+        found[name_of(word)] = value if equals else "true" if following.startswith("--") else following
+    return found
 
 
 def rewrite_fields(values: Mapping[str, Any], active: Mapping[str, OldFlag]) -> tuple[dict[str, Any], list[Found]]:

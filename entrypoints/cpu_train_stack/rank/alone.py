@@ -5,9 +5,9 @@ process becomes `entrypoint run SCRIPT`, or `run -m MODULE`. With `python -c`, w
 as -X, and if only an installed package imports torch, a rank keeps its command and prints that it trains alone.
 These keep their command without a line: programs whose name does not end in .py, a rank's own children, programs
 that do not import torch, and scripts that find out their rank themselves, by mpi4py or by the launcher's variable.
+Of the latter, those that could not start become `run`, too: transformers refuses a flag of theirs.
 
-Also the scripts of `accelerate launch --cpu --num_processes 2`, which would be a single process, and a note for
-scripts of older libraries that plain Python runs. Torch-free.
+Also a note for scripts of older libraries that plain Python runs. Torch-free.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from pathlib import Path
 from types import TracebackType
 
 from cpu_train_stack import contract
+from cpu_train_stack.adapt.flags import FLAGS
+from cpu_train_stack.adapt.rewriting import values
+from cpu_train_stack.cli import packages
 from cpu_train_stack.cli.import_hooks import after_import
 from cpu_train_stack.cli.numbers import whole_number
 from cpu_train_stack.cli.say import say
 from cpu_train_stack.placement.launchers import LAUNCHERS, PLAIN, TORCHRUN, Launcher
 
-_OFF = "plain"
+OFF = "plain"
 # Modules that import torch, and modules with which a program talks to its other ranks.
 _TORCH = frozenset(
     (
@@ -39,17 +42,18 @@ _OWN = frozenset(("horovod", "mpi4py", "ray"))
 # A script imports few files of its own folder. Others are not read.
 _MOST_FILES = 30
 # Options of Python that do not change what a script does, and options that have a value.
-_PASSED_OVER = frozenset(("-u", "-B", "-s", "-E", "-b", "-q"))
+PASSED_OVER = frozenset(("-u", "-B", "-s", "-E", "-b", "-q"))
 _WITH_VALUE = frozenset(("-W", "-X"))
-# Libraries whose newer releases refuse older scripts, and how they refuse a flag.
+# Libraries whose newer releases refuse older scripts, those that refuse flags, and how.
 _HUGGING_FACE = frozenset(("accelerate", "datasets", "evaluate", "huggingface_hub", "transformers"))
+_REFUSING = frozenset(("accelerate", "transformers"))
 _REFUSED = re.compile(r"are not used by the HfArgumentParser|TrainingArguments.*unexpected keyword argument")
 _PYTHON = re.compile(r"(python|pt_main_thread|pypy)[\d.]*")
 
 
 def launcher_of(environ: Mapping[str, str]) -> Launcher | None:
     """The launcher that started several ranks, if torch does not know it. None in a rank of this stack, too."""
-    if environ.get("RANK") or environ.get(contract.TORCHRUN) == _OFF or TORCHRUN.started(environ):
+    if environ.get("RANK") or environ.get(contract.TORCHRUN) == OFF or TORCHRUN.started(environ):
         return None
     known = [one for one in LAUNCHERS if one not in (TORCHRUN, PLAIN) and one.started(environ)]
     ranks = [(one, whole_number(environ.get(one.world_size, ""))) for one in known]
@@ -62,8 +66,8 @@ def adopted(words: Sequence[str], environ: Mapping[str, str], above: Sequence[st
     `words`: the command line of this Python process. `above`: the names of the processes of this rank above it.
     """
     launcher = launcher_of(environ)
-    options, arguments = _split(words[1:])
-    if launcher is None or not set(options) <= _PASSED_OVER or not _imports_torch(arguments, launcher, above):
+    options, arguments = split(words[1:])
+    if launcher is None or not set(options) <= PASSED_OVER or not _imports_torch(arguments, launcher, above):
         return []
     return [] if arguments[0] == "-c" else arguments
 
@@ -71,7 +75,7 @@ def adopted(words: Sequence[str], environ: Mapping[str, str], above: Sequence[st
 def warning(words: Sequence[str], environ: Mapping[str, str], above: Sequence[str]) -> str | None:
     """The line of a rank that keeps its command and trains alone."""
     launcher = launcher_of(environ)
-    options, arguments = _split(words[1:])
+    options, arguments = split(words[1:])
     if launcher is None or not _imports_torch(arguments, launcher, above):
         return None
     return _line(launcher, environ, [*options, *arguments[:1]])
@@ -81,14 +85,14 @@ def _line(launcher: Launcher, environ: Mapping[str, str], program: Sequence[str]
     return (
         f"warning: {launcher.name} started this process as rank {environ[launcher.rank]} of "
         f"{environ[launcher.world_size]}, but python {' '.join(program)} trains alone, on all "
-        f"of the data: use entrypoint run SCRIPT.py (or run -m MODULE), or set {contract.TORCHRUN}={_OFF}"
+        f"of the data: use entrypoint run SCRIPT.py (or run -m MODULE), or set {contract.TORCHRUN}={OFF}"
     )
 
 
 def watch(words: Sequence[str], environ: Mapping[str, str], above: Sequence[str]) -> None:
     """Print the line when a rank imports torch through a package whose files were not read."""
     launcher = launcher_of(environ)
-    options, arguments = _split(words[1:])
+    options, arguments = split(words[1:])
     if launcher is None or _modules(arguments, launcher, above) is None:
         return
 
@@ -100,7 +104,7 @@ def watch(words: Sequence[str], environ: Mapping[str, str], above: Sequence[str]
     after_import("torch", say_so)
 
 
-def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Python's own options, and the program (a file, -m MODULE or -c TEXT) with its arguments."""
     options, rest = [], list(words)
     while rest and rest[0].startswith("-") and rest[0] not in ("-", "-c", "-m"):
@@ -135,9 +139,23 @@ def _modules(arguments: Sequence[str], launcher: Launcher, above: Sequence[str])
         if is_launcher and not files:
             return None
         texts = (text for file in files for text in _sources(file, Path(), modules))
-    if texts is None or any(launcher.rank in text for text in texts) or modules & _OWN:
+    if texts is None:
+        return None
+    knows_its_rank = launcher.rank in "\n".join(texts)
+    if modules & _OWN or (knows_its_rank and not (modules & _REFUSING and _is_refused(arguments))):
         return None
     return modules
+
+
+def _is_refused(arguments: Sequence[str]) -> bool:
+    """Whether the installed transformers refuses one of the flags, which `run` adapts."""
+    installed = packages.release(packages.versions(["transformers"]).get("transformers"))
+    given = values(arguments)
+    return any(
+        flag.name in given and (not flag.only or given[flag.name] in flag.only)
+        for flag in FLAGS
+        if flag.gone is not None and installed >= packages.release(flag.gone)
+    )
 
 
 def names_above(proc: Path = Path("/proc")) -> list[str]:
@@ -201,23 +219,6 @@ def _imported(text: str) -> list[str]:
             join = "." if node.module else ""
             names += [package] * bool(node.module) + [f"{package}{join}{alias.name}" for alias in node.names]
     return names
-
-
-def ranks_of_accelerate(words: Sequence[str], environ: Mapping[str, str], parent: Sequence[str]) -> list[str]:
-    """The arguments of `launch` for a script that `accelerate launch --cpu` starts once; none for other processes.
-
-    `parent`: the command line of the process that started this one.
-    """
-    if environ.get("RANK") or environ.get(contract.TORCHRUN) == _OFF or "launch" not in parent[:3]:
-        return []
-    if not parent[1:] or Path(parent[1]).name not in ("accelerate", "accelerate-launch"):
-        return []
-    for word, following in zip(parent, [*parent[1:], ""]):
-        name, _, value = word.partition("=")
-        number = whole_number(value or following) if name in ("--num_processes", "--num-processes") else None
-        if number is not None and number > 1 and words[1:] and words[1].endswith(".py"):
-            return ["--nproc-per-node", str(number), "--", "run", *words[1:]]
-    return []
 
 
 def report(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:

@@ -33,7 +33,7 @@ def start() -> None:
     words = _words("self/cmdline")
     arguments = adopted(words, os.environ, _words(f"{os.getppid()}/environ"))
     if not arguments:
-        from cpu_train_stack.rank import alone
+        from cpu_train_stack.rank import accelerated, alone
 
         launcher, above = alone.launcher_of(os.environ), alone.names_above()
         arguments = alone.adopted(words, os.environ, above)
@@ -47,9 +47,10 @@ def start() -> None:
                 f"note: {launcher.name} started {program} as {os.environ[launcher.world_size]} ranks: each "
                 f"becomes `run {program}`, unless {contract.TORCHRUN} is {PLAIN}"
             )
-        ranks = alone.ranks_of_accelerate(words, os.environ, _words(f"{os.getppid()}/cmdline"))
+        ranks, line = accelerated.ranks(words, os.environ, _words(f"{os.getppid()}/cmdline"))
+        if line:
+            say(line)
         if ranks:
-            say(f"note: accelerate starts one process on CPUs: this becomes `launch {' '.join(ranks[:5])} ...`")
             os.execv(sys.executable, python_command("cpu_train_stack", ["launch", *ranks]))
     if arguments:
         os.execv(sys.executable, python_command("cpu_train_stack", ["run", *arguments]))

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from cpu_train_stack import contract
+from cpu_train_stack.cli import packages
 from cpu_train_stack.rank import alone
-from cpu_train_stack.rank.alone import adopted, ranks_of_accelerate, report, warning, watch
+from cpu_train_stack.rank.alone import adopted, report, warning, watch
 from tests.unit.entrypoints.launcher_environments import recording
 
 TRAINS = "import os\nimport torch.nn as nn\n"
@@ -59,6 +60,53 @@ def test_a_job_of_one_rank_and_a_rank_of_this_stack_keep_their_command(tmp_path:
 )
 def test_a_script_that_does_not_train_alone_keeps_its_command(tmp_path: Path, text: str) -> None:
     assert adopted(words(tmp_path, text), recording("intel-mpi-2021.18"), []) == []
+
+
+# The patch of a guide: a script of transformers that finds its rank itself.
+PATCHED = """import os, sys
+from transformers import HfArgumentParser
+if "ccl" in sys.argv:
+    os.environ["RANK"] = os.environ["PMI_RANK"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "transformers", "runs"),
+    [
+        (PATCHED, "--xpu_backend ccl --no_cuda True", "5.24.0", True),
+        (PATCHED, "--ddp_backend=ccl", "5.24.0", True),
+        (PATCHED, "--ddp_backend gloo", "5.24.0", False),
+        (PATCHED, "--xpu_backend ccl", "4.24.0", False),
+        (PATCHED, "--lr 1", "5.24.0", False),
+        (PATCHED, "--xpu_backend ccl", None, False),
+        (PATCHED.replace("transformers", "torch"), "--no_cuda", "5.24.0", False),
+        (f"{PATCHED}import horovod.torch\n", "--no_cuda", "5.24.0", False),
+    ],
+    ids=[
+        "flags",
+        "a value",
+        "another value",
+        "an older release",
+        "no flag",
+        "no transformers",
+        "torch",
+        "horovod",
+    ],
+)
+def test_a_script_that_finds_its_rank_is_run_if_transformers_refuses_a_flag_of_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    flags: str,
+    transformers: str | None,
+    runs: bool,
+) -> None:
+    installed = {} if transformers is None else {"transformers": transformers}
+    monkeypatch.setattr(packages, "versions", lambda _names: installed)
+    line = [*words(tmp_path, text)[:2], *flags.split()]
+    environ = recording("intel-mpi-2021.18")
+    assert adopted(line, environ, []) == (line[1:] if runs else [])
+    assert warning(line, environ, []) is None or runs
 
 
 def test_files_beside_the_script_count(tmp_path: Path) -> None:
@@ -179,20 +227,6 @@ def test_installed_modules_are_watched_unless_they_are_launchers(
         watch(["python", "-m", name], recording("srun-22.05"), above)
         assert bool(hooks) is (is_watched and not above)
         hooks.clear()
-
-
-ACCELERATE = ["/opt/venv/bin/python", "/opt/venv/bin/accelerate", "launch", "--cpu"]
-
-
-@pytest.mark.parametrize("flag", [["--num_processes", "2"], ["--num_processes=2"], ["--num-processes", "2"]])
-def test_accelerates_single_process_on_cpus_becomes_its_ranks(flag: list[str]) -> None:
-    line = ["python", "train.py", "--lr", "1"]
-    wanted = ["--nproc-per-node", "2", "--", "run", *line[1:]]
-    assert ranks_of_accelerate(line, {}, [*ACCELERATE, *flag, *line[1:]]) == wanted
-    assert ranks_of_accelerate(line, {"RANK": "0"}, [*ACCELERATE, *flag, *line[1:]]) == []
-    assert ranks_of_accelerate(line, {contract.TORCHRUN: "plain"}, [*ACCELERATE, *flag, *line[1:]]) == []
-    assert ranks_of_accelerate(line, {}, [*ACCELERATE, *line[1:]]) == []
-    assert ranks_of_accelerate(line, {}, ["bash", "-c", "launch", *flag]) == []
 
 
 @pytest.mark.parametrize(
