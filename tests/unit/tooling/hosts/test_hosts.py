@@ -227,6 +227,15 @@ def test_candidates_are_addresses_of_the_first_host_and_the_resolved_one_comes_f
     assert facts.candidates(first, ["127.0.1.1", "192.0.2.7"]) == ["10.1.0.1", "10.0.0.1"]
 
 
+def test_a_hosts_file_may_begin_with_localhost(tmp_path: Path) -> None:
+    """ssh logs in to this machine at 127.0.0.1, which the other hosts resolve to themselves."""
+    (tmp_path / "hosts").write_text("localhost\nnode1\nnode2\nnode3\n")
+    first, *others = read_hosts(tmp_path / "hosts")
+    assert (first.name, len(others)) == ("localhost", 3)
+    here = replace(sound(), ssh_address="127.0.0.1")
+    assert facts.candidates(here, ["127.0.0.1"]) == list(here.addresses)
+
+
 def test_two_names_of_one_host_are_reported() -> None:
     assert facts.same_host(["beta", "gamma"], ["10.0.0.2", "10.0.0.3"]) == []
     (line,) = facts.same_host(["beta", "gamma"], ["10.0.0.2", "10.0.0.2"])
