@@ -55,9 +55,11 @@ def test_only_a_program_in_the_working_folder_hides_the_images_metric(
 ) -> None:
     """evaluate loads NAME/NAME.py, and neither a folder of data nor a script of that name."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "squad").mkdir()
-    assert not offline_metrics._is_program("squad")
-    (tmp_path / "squad" / "squad.py").touch()
-    (tmp_path / "glue.py").touch()
-    assert offline_metrics._is_program("squad")
-    assert not offline_metrics._is_program("glue")
+    load = evaluate(monkeypatch).load
+    (tmp_path / "rouge").mkdir()
+    (tmp_path / "sacrebleu.py").touch()
+    for name in ("rouge", "sacrebleu"):
+        with pytest.raises(UsageError, match="needs the package"):  # the image's metric
+            load(name)
+    (tmp_path / "rouge" / "rouge.py").touch()
+    assert load("rouge") == "rouge"

@@ -51,6 +51,12 @@ def test_a_good_job(tmp_path: Path) -> None:
     assert bars.bars[0].values == pytest.approx([0.28, 0.52, 0.02, 0.01, 0.05], abs=0.03)
 
 
+def test_the_title_of_a_model_in_a_folder_has_its_class_and_the_data(tmp_path: Path) -> None:
+    config = {"model_name_or_path": "/model", "dataset_name": "nyu-mll/glue", "dataset_config_name": "mrpc"}
+    synthetic_records.write(tmp_path, change=lambda start: replace(start, model="BertModel", config=config))
+    assert page(tmp_path).title.startswith("BertModel from /model on nyu-mll/glue mrpc")
+
+
 def test_the_cpu_use_has_a_gap_at_each_start(tmp_path: Path) -> None:
     """Also if the new process has used more CPU time at its first sample than the old one in total."""
     synthetic_records.write(tmp_path, world_size=1, steps=10)

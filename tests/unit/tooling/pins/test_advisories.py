@@ -147,6 +147,15 @@ def test_building_prints_one_line_for_each_advisory_and_nothing_else_for_a_sound
 
 
 @pytest.mark.usefixtures("no_engine")
+def test_building_says_that_debian_no_longer_updates_the_rows_release(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(locks, "read", lambda _: {})
+    build.run(parse.load().pin("1.13"))
+    assert "1.13: warning: Debian 11 has had no security updates since 2026-08-31" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_engine")
 def test_the_line_is_printed_before_versions_are_resolved(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -169,6 +169,15 @@ def test_the_most_nodes_that_keep_the_efficiency_are_recommended() -> None:
     assert request.make(replace(REQUEST, nodes="4,8", efficiency=0.99)).recommended is None
 
 
+def test_the_advice_names_the_nodes_whose_error_bars_contain_the_efficiency() -> None:
+    (_, two, *_) = request.make(REQUEST).rows
+    assert two.efficiency.low < two.efficiency.value < two.efficiency.high
+    for efficiency, is_named in ((two.efficiency.value, True), (0.01, False)):
+        wanted = replace(REQUEST, nodes="1,2", efficiency=efficiency)
+        said = command.advice(wanted, request.make(wanted))
+        assert (f"error bars, 2 nodes may be above or below {efficiency:.0%}" in said) is is_named, said
+
+
 def test_a_guess_from_cores_is_far_less_certain_than_a_measurement_and_has_a_warning() -> None:
     measured, rough = request.make(REQUEST), request.make(ROUGH)
 
