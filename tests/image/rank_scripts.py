@@ -21,6 +21,7 @@ print(json.dumps({
     "backend": dist.get_backend(), "cores": sorted(os.sched_getaffinity(0)), "threads": torch.get_num_threads(),
     "tcmalloc": "libtcmalloc" in maps, "iomp": "libiomp5" in maps, "child_preload": child("LD_PRELOAD"),
     "environment": {k: os.environ.get(k) for k in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")},
+    "bars": os.environ.get("TQDM_MININTERVAL"),
 }) + "\\n", end="", flush=True)
 for _ in range(int(os.environ.get("ROWS", 0))): print("one line of one rank")
 dist.destroy_process_group()

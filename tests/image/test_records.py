@@ -218,6 +218,7 @@ def test_train_records_what_result_json_and_tensorboard_say(
         *("launch", "--nproc-per-node=2", "--", "train", "--model_name_or_path=/data/tiny"),
         *("--train_file=/data/train.csv", "--validation_file=/data/eval.csv", "--max_seq_length=32"),
         *("--per_device_train_batch_size=2", "--max_steps=4", "--eval_strategy=steps", "--eval_steps=2"),
+        "--eval_on_start",
         *("--logging_steps=2", "--output_dir=/output", "--hub_token=hf_secret", "--report_to=tensorboard"),
         *("--no_cuda", "--ddp_backend=gloo"),
         env={**ONE_THREAD, **tensorboard, contract.IMAGE: "an image"},
@@ -239,7 +240,10 @@ def test_train_records_what_result_json_and_tensorboard_say(
     assert start.config["max_steps"] == 4
     assert start.plan["reasons"]
     assert start.topology["cores"]
-    assert [log.step for log in found.first.logs if "eval_accuracy" in log.values] == [2, 4]
+    assert [log.step for log in found.first.logs if "eval_accuracy" in log.values] == [0, 2, 4]
+    evaluations = [event for event in found.first.events if event.name == "evaluation"]
+    assert [one.step for one in evaluations] == [0, 2, 4]
+    assert all(one.seconds <= one.time - start.time + 0.01 for one in evaluations), (start, evaluations)
     texts = [path.read_text() for path in (*(tmp_path / record.FOLDER).iterdir(), tmp_path / "report.html")]
     assert not any("hf_secret" in text for text in texts)
     (events,) = (tmp_path / "events").glob("**/events*")

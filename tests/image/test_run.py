@@ -33,6 +33,7 @@ def test_a_script_runs_as_main_with_its_arguments_and_folder(alone: dict[str, An
     assert alone["name"] == "__main__"
     assert alone["main"]
     assert alone["path"] == "/scripts"
+    assert alone["bars"] == "10"  # standard error is no terminal
 
 
 def test_a_single_rank_can_create_a_group_of_one_without_a_network_or_a_free_port(alone: dict[str, Any]) -> None:

@@ -15,9 +15,8 @@ from typing import Any, Callable
 
 from cpu_train_stack.adapt import measures
 from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, on_import
-from cpu_train_stack.cli import packages
 from cpu_train_stack.cli.errors import UsageError, one_line
-from cpu_train_stack.train.scores.texts import PACKAGES
+from cpu_train_stack.train.scores.texts import PACKAGES, can
 
 _NAME = "offline-metrics"
 # The hub's own names of evaluate's metrics begin with it.
@@ -35,11 +34,10 @@ def _hook(situation: Situation, module: Any) -> None:
         given = parameters.bind(path, config_name, *args, **options).arguments
         if name not in NAMES or given.get("revision") or _is_program(path):
             return _load(functools.partial(original, path, config_name, *args, **options), path)
-        package = PACKAGES.get(name)
-        if package is not None and not packages.installed(package):
+        if name in PACKAGES and not can(name):
             raise UsageError(
-                f"evaluate.load({path!r}) needs the package {package}, which this image does not have: build it "
-                f"with ./inv build --with {package}"
+                f"evaluate.load({path!r}) needs the package {PACKAGES[name]}, which this image does not have: "
+                f"build it with ./inv build --with '{PACKAGES[name]}'"
             )
         from cpu_train_stack.adapt.metrics import METRICS
 

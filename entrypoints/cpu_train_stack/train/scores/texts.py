@@ -7,16 +7,23 @@ from typing import Any
 
 from cpu_train_stack.cli import packages
 
-# The package that computes each score.
-PACKAGES = {"rouge": "rouge_score", "sacrebleu": "sacrebleu"}
+# What computes each score. rouge_score 0.0.4, the newest wheel on PyPI, takes no tokenizer.
+PACKAGES = {"rouge": "rouge_score>=0.1.2", "sacrebleu": "sacrebleu"}
 _ROUGE = ("rouge1", "rouge2", "rougeL")
+
+
+def can(score: str) -> bool:
+    """Whether its package is installed, in a release that is new enough."""
+    name, _, least = PACKAGES[score].partition(">=")
+    found = packages.versions([name]).get(name)
+    return packages.installed(name) and packages.release(found) >= packages.release(least)
 
 
 def headline() -> str:
     """The name of the score that result.json reports as the metric: the best one that can be computed."""
-    if packages.installed(PACKAGES["rouge"]):
+    if can("rouge"):
         return "rougeL"
-    return "bleu" if packages.installed(PACKAGES["sacrebleu"]) else "exact_match"
+    return "bleu" if can("sacrebleu") else "exact_match"
 
 
 def missing() -> str | None:
@@ -24,18 +31,18 @@ def missing() -> str | None:
     if headline() != "exact_match":
         return None
     return (
-        "generated texts are scored by exact match only: ROUGE needs the package rouge_score, BLEU sacrebleu, "
-        "which ./inv build --with PACKAGE adds"
+        f"generated texts are scored by exact match only: ROUGE needs the package {PACKAGES['rouge']}, BLEU "
+        f"{PACKAGES['sacrebleu']}, which ./inv build --with 'PACKAGE' adds"
     )
 
 
 def scores(written: Sequence[str], expected: Sequence[str]) -> dict[str, float]:
     """The mean scores of all texts, in percent."""
     found = {"exact_match": 100.0 * sum(map(str.__eq__, written, expected)) / len(expected)}
-    if packages.installed(PACKAGES["rouge"]):
+    if can("rouge"):
         each = rouge(written, expected, _ROUGE, use_stemmer=True)
         found.update({name: 100.0 * sum(values) / len(values) for name, values in each.items()})
-    if packages.installed(PACKAGES["sacrebleu"]):
+    if can("sacrebleu"):
         found["bleu"] = float(bleu(written, [[text] for text in expected]).score)
     return found
 
