@@ -110,7 +110,7 @@ def test_an_exceptions_traceback_starts_in_the_script(run: RunInImage) -> None:
     assert "ZeroDivisionError" in done.stderr
     assert 'File "/scripts/broken.py", line 3' in done.stderr
     assert "runpy" not in done.stderr
-    assert "/opt/cpu-train-stack" not in done.stderr
+    assert "/cpu_train_stack/" not in done.stderr
 
 
 def test_the_exit_code_is_the_scripts(run: RunInImage) -> None:
