@@ -9,12 +9,15 @@ CHECKS = ROOT / "bindings" / "tests"
 
 
 @pytest.mark.parametrize(
-    ("nodes", "ranks_per_node"), [(2, 1), (3, 1), (4, 1), (2, 2)], ids=["two", "three", "four", "two by two"]
+    ("nodes", "ranks_per_node", "options"),
+    [(2, 1, ()), (3, 1, ()), (4, 1, ()), (2, 2, ()), (2, 2, ("--env=CCL_WORKER_COUNT=2",))],
+    ids=["two", "three", "four", "two by two", "two by two, two workers each"],
 )
 def test_every_collective_matches_the_reference_between_containers(
-    nodes: int, ranks_per_node: int, image: str
+    nodes: int, ranks_per_node: int, options: tuple[str, ...], image: str
 ) -> None:
-    cluster = ("--name=collectives", f"--nodes={nodes}", f"--ranks-per-node={ranks_per_node}", "--offline")
+    size = (f"--nodes={nodes}", f"--ranks-per-node={ranks_per_node}")
+    cluster = ("--name=collectives", *size, "--offline", *options)
     job = ("run", "--backend=ccl", "/data/collectives.py")
     result = inv("up", *cluster, f"--data={CHECKS}", "--", *job)
     assert result.returncode == 0, result.stdout + result.stderr
