@@ -106,7 +106,8 @@ import transformers
 for config, head in ((transformers.BertConfig, transformers.BertForSequenceClassification),
                      (transformers.MPNetConfig, transformers.MPNetForSequenceClassification),
                      (transformers.LlamaConfig, transformers.LlamaForSequenceClassification)):
-    small = config(hidden_size=24, num_hidden_layers=1, intermediate_size=32, vocab_size=40, pad_token_id=0)
+    size = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 32}
+    small = config(**size, vocab_size=40, pad_token_id=0)
     rows = [{"input_ids": [5] * n, "attention_mask": [1] * n, "label": n % 2} for n in (3, 7)]
     pad = transformers.DataCollatorWithPadding(transformers.AutoTokenizer.from_pretrained("/data/tiny"))
     arguments = transformers.TrainingArguments("/tmp/x", max_steps=1, save_strategy="no", disable_tqdm=True)
