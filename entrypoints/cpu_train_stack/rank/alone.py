@@ -204,20 +204,25 @@ def _imported(text: str) -> list[str]:
 
 
 def ranks_of_accelerate(words: Sequence[str], environ: Mapping[str, str], parent: Sequence[str]) -> list[str]:
-    """The arguments of `launch` for a script that `accelerate launch --cpu` starts once; none for other processes.
+    """The command for a script that `accelerate launch --cpu` starts once; none for other processes.
 
+    On one machine, `launch`. The processes of several machines have no numbers: `run` refuses them.
     `parent`: the command line of the process that started this one.
     """
     if environ.get("RANK") or environ.get(contract.TORCHRUN) == _OFF or "launch" not in parent[:3]:
         return []
     if not parent[1:] or Path(parent[1]).name not in ("accelerate", "accelerate-launch"):
         return []
+    given = {"num_processes": 1, "num_machines": 1}
     for word, following in zip(parent, [*parent[1:], ""]):
-        name, _, value = word.partition("=")
-        number = whole_number(value or following) if name in ("--num_processes", "--num-processes") else None
-        if number is not None and number > 1 and words[1:] and words[1].endswith(".py"):
-            return ["--nproc-per-node", str(number), "--", "run", *words[1:]]
-    return []
+        flag, _, value = word.partition("=")
+        name = flag[2:].replace("-", "_")
+        if flag.startswith("--") and name in given:
+            given[name] = whole_number(value or following) or 1
+    if given["num_processes"] == 1 or not words[1:] or not words[1].endswith(".py"):
+        return []
+    start = ["launch", "--nproc-per-node", str(given["num_processes"]), "--"] if given["num_machines"] == 1 else []
+    return [*start, "run", *words[1:]]
 
 
 def report(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:

@@ -47,10 +47,10 @@ def start() -> None:
                 f"note: {launcher.name} started {program} as {os.environ[launcher.world_size]} ranks: each "
                 f"becomes `run {program}`, unless {contract.TORCHRUN} is {PLAIN}"
             )
-        ranks = alone.ranks_of_accelerate(words, os.environ, _words(f"{os.getppid()}/cmdline"))
-        if ranks:
-            say(f"note: accelerate starts one process on CPUs: this becomes `launch {' '.join(ranks[:5])} ...`")
-            os.execv(sys.executable, python_command("cpu_train_stack", ["launch", *ranks]))
+        command = alone.ranks_of_accelerate(words, os.environ, _words(f"{os.getppid()}/cmdline"))
+        if command:
+            say(f"note: accelerate starts one process on CPUs: this becomes `{' '.join(command[:6])} ...`")
+            os.execv(sys.executable, python_command("cpu_train_stack", command))
     if arguments:
         os.execv(sys.executable, python_command("cpu_train_stack", ["run", *arguments]))
     if os.environ.get(contract.RANKS_PER_NODE) and _RANKS in os.environ:

@@ -187,12 +187,18 @@ ACCELERATE = ["/opt/venv/bin/python", "/opt/venv/bin/accelerate", "launch", "--c
 @pytest.mark.parametrize("flag", [["--num_processes", "2"], ["--num_processes=2"], ["--num-processes", "2"]])
 def test_accelerates_single_process_on_cpus_becomes_its_ranks(flag: list[str]) -> None:
     line = ["python", "train.py", "--lr", "1"]
-    wanted = ["--nproc-per-node", "2", "--", "run", *line[1:]]
+    wanted = ["launch", "--nproc-per-node", "2", "--", "run", *line[1:]]
     assert ranks_of_accelerate(line, {}, [*ACCELERATE, *flag, *line[1:]]) == wanted
     assert ranks_of_accelerate(line, {"RANK": "0"}, [*ACCELERATE, *flag, *line[1:]]) == []
     assert ranks_of_accelerate(line, {contract.TORCHRUN: "plain"}, [*ACCELERATE, *flag, *line[1:]]) == []
     assert ranks_of_accelerate(line, {}, [*ACCELERATE, *line[1:]]) == []
     assert ranks_of_accelerate(line, {}, ["bash", "-c", "launch", *flag]) == []
+
+
+def test_accelerates_processes_of_several_machines_are_left_to_run_which_refuses_them() -> None:
+    line = ["python", "train.py", "--lr", "1"]
+    machines = ["--num_machines=2", "--num_processes", "4"]
+    assert ranks_of_accelerate(line, {}, [*ACCELERATE, *machines, *line[1:]]) == ["run", *line[1:]]
 
 
 @pytest.mark.parametrize(
