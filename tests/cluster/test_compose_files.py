@@ -1,4 +1,4 @@
-"""The files in compose/ with plain docker compose: training over ccl, more nodes, and rank 0's exit code."""
+"""The files in compose/ with plain docker compose: the default command, more nodes, and rank 0's exit code."""
 
 import json
 import os
@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests import containers
-from tests.image.train_runs import line, reviews
+from tests.image.train_runs import reviews
 from tooling.basis.paths import COMPOSE
+from tooling.cluster.compose import LAUNCHERS
 
 Up = Callable[..., tuple[int, str]]
 
@@ -25,7 +26,19 @@ def compose(
     )
 
 
-@pytest.fixture(params=["torchrun", "mpirun"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize(
+    "variables",
+    [{}, {"WORKERS": "3", "CPUS": "1.5", "OUTPUT": "/tmp", "DATA": "/tmp", "COMMAND": "run '$x y'"}],
+    ids=["defaults", "every variable"],
+)
+def test_compose_reads_the_file_without_a_warning(launcher: str, variables: dict[str, str]) -> None:
+    done = compose(launcher, "read", "config", variables=variables)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("replicas: 3" in done.stdout) is bool(variables)
+
+
+@pytest.fixture(params=LAUNCHERS)
 def up(request: pytest.FixtureRequest, image: str, tmp_path: Path) -> Iterator[Up]:
     """Starts the cluster with variables, and returns the exit code and the output."""
     project, name = containers.unique_name(), request.param
@@ -41,12 +54,15 @@ def up(request: pytest.FixtureRequest, image: str, tmp_path: Path) -> Iterator[U
     assert down.returncode == 0, down.stderr
 
 
-def test_two_ranks_train_over_ccl(up: Up, tiny_model: Path, tmp_path: Path, output_folder: Path) -> None:
-    (tmp_path / "train.csv").write_text(reviews(48))
-    (tmp_path / "eval.csv").write_text(reviews(16))
-    shutil.copytree(tiny_model, tmp_path / "tiny")
-    flags = line("/output", backend="ccl", bf16=True)
-    code, output = up(COMMAND=" ".join(["train", *flags]), OUTPUT=str(output_folder), CPUS="1")
+def test_the_default_command_trains_two_ranks_over_ccl(
+    up: Up, tiny_model: Path, tmp_path: Path, output_folder: Path
+) -> None:
+    """With small files in the place of those of `./inv demo`."""
+    (tmp_path / "demo" / "data").mkdir(parents=True)
+    (tmp_path / "demo" / "data" / "train.csv").write_text(reviews(640))
+    (tmp_path / "demo" / "data" / "test.csv").write_text(reviews(16))
+    shutil.copytree(tiny_model, tmp_path / "models" / "all-MiniLM-L6-v2")
+    code, output = up(OUTPUT=str(output_folder), CPUS="1")
     assert code == 0, output
     result = json.loads((output_folder / "result.json").read_text(encoding="utf-8"))
     assert (result["world_size"], result["nodes"], result["backend"], result["bf16"]) == (2, 2, "ccl", True)

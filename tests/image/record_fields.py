@@ -1,4 +1,4 @@
-"""Record the fields of TrainingArguments of many releases of transformers, from their files.
+"""Record the fields of TrainingArguments and Seq2SeqTrainingArguments of many releases of transformers.
 
 `python tests/image/record_fields.py FOLDER...` prints JSON: each field with the first and the last release that
 has it, and its default. Each FOLDER is an unpacked wheel whose name ends with the release:
@@ -11,11 +11,13 @@ import json
 import sys
 from pathlib import Path
 
+FILES = {"training_args": "TrainingArguments", "training_args_seq2seq": "Seq2SeqTrainingArguments"}
 
-def fields(source: str) -> dict[str, str | None]:
-    """The fields of TrainingArguments that can be passed to it, and their defaults as Python's literals."""
+
+def fields(source: str, name: str) -> dict[str, str | None]:
+    """The own fields of a class that can be passed to it, and their defaults as Python's literals."""
     classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
-    (arguments,) = (node for node in classes if node.name == "TrainingArguments")
+    (arguments,) = (node for node in classes if node.name == name)
     found = {}
     for node in arguments.body:
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
@@ -31,8 +33,9 @@ def main(folders: list[str]) -> None:
     releases = {tuple(map(int, name.rpartition("-")[2].split("."))): Path(name) for name in folders}
     for release, folder in sorted(releases.items()):
         version = ".".join(map(str, release))
-        for name, default in fields((folder / "transformers" / "training_args.py").read_text()).items():
-            recorded[name] = [recorded.get(name, [version])[0], version, default]
+        for file, kind in FILES.items():
+            for name, default in fields((folder / "transformers" / f"{file}.py").read_text(), kind).items():
+                recorded[name] = [recorded.get(name, [version])[0], version, default]
     lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(recorded.items()))
     sys.stdout.write(f"{{\n{lines}\n}}\n")
 

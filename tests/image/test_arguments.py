@@ -9,4 +9,4 @@ def test_arguments_and_ignored_signals_reach_the_ranks_unchanged(run_in_image: R
     """One container: each job of two ranks takes several seconds. A case that fails is in the output."""
     scripts = f"--volume={ROOT}/tests/image/scripts:/scripts:ro"
     done = run_in_image("python", "/scripts/arguments.py", docker_args=[scripts, "--shm-size=1g"])
-    assert containers.works(done).count(": ok\n") == 7
+    assert containers.works(done).count(": ok\n") == 9

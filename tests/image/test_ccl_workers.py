@@ -25,6 +25,9 @@ for elements in (1, 5, 300_000):
         exchanged = torch.empty_like(own)
         dist.all_to_all_single(exchanged, own)
         assert exchanged[::elements].tolist() == list(range(1, size + 1))
+        gathered = [torch.empty_like(own) for _ in range(size)]
+        dist.all_gather(gathered, own)
+        assert [int(each[0]) for each in gathered] == list(range(1, size + 1))
     dist.barrier()
     received = torch.empty(elements)
     sent = dist.isend(torch.full((elements,), float(rank)), (rank + 1) % size)

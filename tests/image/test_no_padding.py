@@ -104,8 +104,10 @@ ALONE = """
 import transformers
 
 for config, head in ((transformers.BertConfig, transformers.BertForSequenceClassification),
-                     (transformers.MPNetConfig, transformers.MPNetForSequenceClassification)):
-    small = config(hidden_size=24, num_hidden_layers=1, intermediate_size=32, vocab_size=40)
+                     (transformers.MPNetConfig, transformers.MPNetForSequenceClassification),
+                     (transformers.LlamaConfig, transformers.LlamaForSequenceClassification)):
+    size = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 32}
+    small = config(**size, vocab_size=40, pad_token_id=0)
     rows = [{"input_ids": [5] * n, "attention_mask": [1] * n, "label": n % 2} for n in (3, 7)]
     pad = transformers.DataCollatorWithPadding(transformers.AutoTokenizer.from_pretrained("/data/tiny"))
     arguments = transformers.TrainingArguments("/tmp/x", max_steps=1, save_strategy="no", disable_tqdm=True)
@@ -120,6 +122,7 @@ def test_run_reports_what_a_script_gets(run_in_image: RunInImage, train_data: Pa
     done = run_in_image("run", "/s/alone.py", env=ONE_THREAD, docker_args=mount)
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith(f"adapted ({NAME})")]
-    assert len(lines) == 2, done.stderr
+    assert len(lines) == 3, done.stderr
     assert lines[0] == f"adapted ({NAME}): BertModel computes no padding in its layers"
     assert lines[1].startswith(f"adapted ({NAME}): MPNetForSequenceClassification computes padding: it is not")
+    assert lines[2] == f"adapted ({NAME}): LlamaModel computes no padding in its layers"

@@ -111,7 +111,7 @@ def test_an_exceptions_traceback_starts_in_the_script(run: RunInImage) -> None:
     assert "ZeroDivisionError" in done.stderr
     assert 'File "/scripts/broken.py", line 3' in done.stderr
     assert "runpy" not in done.stderr
-    assert "/opt/cpu-train-stack" not in done.stderr
+    assert "/cpu_train_stack/" not in done.stderr
 
 
 def test_the_exit_code_is_the_scripts(run: RunInImage) -> None:
@@ -137,6 +137,30 @@ def test_files_in_the_current_folder_do_not_hide_libraries(
     assert f"imported {name}.py" not in beside_libraries.stderr
     (rank,) = seen(beside_libraries)
     assert rank["world_size"] == 1
+
+
+NAMED = """
+mkdir -p /tmp/file /tmp/folder/entrypoints && cd /tmp/file && export PYTHONPATH=/tmp/folder
+for file in entrypoints.py ../folder/entrypoints/__init__.py ../folder/entrypoints/__main__.py; do
+    echo 'raise SystemExit("hidden")' >$file
+done
+entrypoint plan --json
+entrypoint train --model_name_or_path /none --train_file /none.csv --output_dir /tmp/o
+echo "train: $?"
+cd / && unset PYTHONPATH
+python -c 'import importlib.util as found; print(*map(found.find_spec, ("entrypoints", "kernels")))'
+"""
+
+
+def test_the_packages_entrypoints_and_kernels_of_pypi_are_not_in_the_stacks_way(run_in_image: RunInImage) -> None:
+    """As a file in the working folder, and as a folder on PYTHONPATH. Without them, nothing has these names."""
+    done = run_in_image("sh", "-c", NAMED)
+    plan, _, rest = done.stdout.rpartition("}\n")
+    assert json.loads(plan + "}"), done.stderr
+    assert rest == "train: 2\nNone None\n"
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert "'/none" in line
 
 
 def test_an_unknown_backend_is_one_line_with_the_choices(run: RunInImage) -> None:

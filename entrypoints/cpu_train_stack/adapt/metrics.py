@@ -47,8 +47,8 @@ class Glue(evaluate.Metric):
 
     def _info(self) -> Any:
         if self.config_name not in glue.TASKS:
-            raise KeyError(
-                f"evaluate.load('glue', {self.config_name!r}), expected one of: {', '.join(glue.TASKS)}"
+            raise UsageError(
+                f"evaluate.load('glue', {self.config_name!r}): expected one of {', '.join(glue.TASKS)}"
             )
         kind = Value("float32") if self.config_name == "stsb" else Value("int64")
         return _info("The scores of a task of GLUE.", Features({"predictions": kind, "references": kind}))

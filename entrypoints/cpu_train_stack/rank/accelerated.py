@@ -1,7 +1,7 @@
 """Scripts of `accelerate launch --num_processes 2`, which accelerate starts as a single process on CPUs.
 
 Such a process becomes `entrypoint launch --nproc-per-node 2 -- run SCRIPT`. The number may also be in accelerate's
-configuration file. Where `run` cannot take the program, one line says that it trains alone. Torch-free.
+configuration file. accelerate gives the processes of several machines no numbers: `run` refuses them. Where `run` cannot take the program, one line says that it trains alone. Torch-free.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cpu_train_stack.rank import alone
 
 
 def ranks(words: Sequence[str], environ: Mapping[str, str], parent: Sequence[str]) -> tuple[list[str], str]:
-    """The arguments of `launch`, and a line for the user. Both are empty for other processes.
+    """The command of `entrypoint`, and a line for the user. Both are empty for other processes.
 
     `words`: the command line of this process. `parent`: that of the process that started it, which ends with the
     program and its arguments if it is accelerate's.
@@ -35,14 +35,14 @@ def ranks(words: Sequence[str], environ: Mapping[str, str], parent: Sequence[str
     if number < 2:
         return [], ""
     is_run = program[0] == "-m" or arguments[0].endswith(".py")
-    if machines > 1 or not is_run or not set(options) <= alone.PASSED_OVER:
+    if not is_run or not set(options) <= alone.PASSED_OVER:
         return [], (
             f"warning: accelerate starts one process on CPUs, not {number}: it trains alone, on all of the data. "
             "Use entrypoint launch --nproc-per-node NUMBER -- run SCRIPT.py (or run -m MODULE)"
         )
-    launch = ["--nproc-per-node", str(number), "--", "run", *program]
-    shown = " ".join(launch[: 6 if program[0] == "-m" else 5])
-    return launch, f"note: accelerate starts one process on CPUs: this becomes `launch {shown} ...`"
+    start = ["launch", "--nproc-per-node", str(number), "--", "run"] if machines == 1 else ["run"]
+    shown = " ".join([*start, *program[: 2 if program[0] == "-m" else 1]])
+    return [*start, *program], f"note: accelerate starts one process on CPUs: this becomes `{shown} ...`"
 
 
 def _is_accelerate(own: Sequence[str]) -> bool:

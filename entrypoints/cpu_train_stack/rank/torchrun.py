@@ -47,11 +47,11 @@ def start() -> None:
                 f"note: {launcher.name} started {program} as {os.environ[launcher.world_size]} ranks: each "
                 f"becomes `run {program}`, unless {contract.TORCHRUN} is {PLAIN}"
             )
-        ranks, line = accelerated.ranks(words, os.environ, _words(f"{os.getppid()}/cmdline"))
+        command, line = accelerated.ranks(words, os.environ, _words(f"{os.getppid()}/cmdline"))
         if line:
             say(line)
-        if ranks:
-            os.execv(sys.executable, python_command("cpu_train_stack", ["launch", *ranks]))
+        if command:
+            os.execv(sys.executable, python_command("cpu_train_stack", command))
     if arguments:
         os.execv(sys.executable, python_command("cpu_train_stack", ["run", *arguments]))
     if os.environ.get(contract.RANKS_PER_NODE) and _RANKS in os.environ:

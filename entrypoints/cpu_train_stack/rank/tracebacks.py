@@ -6,6 +6,7 @@ cause. Frames of this package that lead to the job's code are removed.
 
 from __future__ import annotations
 
+import dis
 import os
 import re
 import sys
@@ -32,8 +33,10 @@ _PEER_ENDED = re.compile(
 _GLOO_SOURCE_LINE = re.compile(r"\[\S*/gloo/\S*\] ")
 _LONGEST = 300
 # What Python raises where a program is wrong. Other errors in this package come from what it calls for the script:
-# a function of the script that does not accept an argument, or a torch operator that gets the wrong shape.
-_MISTAKES = (AttributeError, NameError, LookupError, AssertionError)
+# a function of the script that does not accept an argument, or a torch operator that gets the wrong shape. What a
+# `raise` of this package raises is for the script: a module does not have a name.
+_MISTAKES = (AttributeError, NameError, LookupError)
+_RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 class Store(Protocol):
@@ -110,13 +113,18 @@ def _stripped(error: BaseException, is_script: bool) -> TracebackType | None:
         first = first.tb_next
     while entries and _leads_to_job(entries[0].tb_frame):
         entries.pop(0)
-    is_mistake = isinstance(error, _MISTAKES) and entries and _is_ours(_file(entries[-1].tb_frame))
-    if is_script and not is_mistake:
+    if is_script and not (isinstance(error, _MISTAKES) and entries and _is_mistake(entries[-1])):
         entries = [entry for entry in entries if not _is_ours(_file(entry.tb_frame))] or entries
     stripped: TracebackType | None = None
     for entry in reversed(entries):
         stripped = TracebackType(stripped, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return stripped
+
+
+def _is_mistake(last: TracebackType) -> bool:
+    """Whether Python raised an error of _MISTAKES in this package. `last`: the entry where it was raised."""
+    code = last.tb_frame.f_code
+    return _is_ours(code.co_filename) and code.co_code[last.tb_lasti] != _RAISE
 
 
 def _leads_to_job(frame: FrameType) -> bool:

@@ -21,19 +21,29 @@ WORDS: list[str | bytes] = [
     b"\xff\xfe",
 ]
 RANKS_END, KEYS = Path("/tmp/end"), Path("/tmp/keys")
-LAUNCH = ["launch", "--nproc-per-node", "2", "--"]
-MPI_LAUNCH = ["mpi-launch", "--keys", str(KEYS), "--hosts", socket.gethostname(), "--ranks-per-node", "2", "--"]
+RUN = ["run", "--quiet", __file__]
+ALONE = ["entrypoint", *RUN]
+LAUNCH = ["entrypoint", "launch", "--nproc-per-node", "2", "--", *RUN]
+NODE = ["--keys", str(KEYS), "--hosts", socket.gethostname()]
+MPI_LAUNCH = ["entrypoint", "mpi-launch", *NODE, "--ranks-per-node", "2", "--", *RUN]
+# Ranks that become `run`. Their launchers change some words themselves, before a rank starts.
+TORCHRUN = ["torchrun", "--nproc-per-node", "2", __file__]
+MPIRUN = ["mpirun", "-n", "2", "python", __file__]
 
 
-def command(launcher: list[str], *words: str | bytes) -> list[str | bytes]:
-    return ["entrypoint", *launcher, "run", "--quiet", __file__, *words]
+def passed_on(launcher: list[str]) -> list[str | bytes]:
+    """WORDS without what the launcher's own command line gives another meaning."""
+    if launcher is TORCHRUN:  # macros, and argparse drops the first `--`
+        return [word for word in WORDS[1:] if isinstance(word, bytes) or "$" not in word]
+    return [word for word in WORDS if word not in (":", "::")] if launcher is MPIRUN else WORDS
 
 
 def arguments(launcher: list[str]) -> None:
-    done = subprocess.run(command(launcher, *WORDS), capture_output=True, text=True, timeout=200, check=False)
+    words = passed_on(launcher)
+    done = subprocess.run([*launcher, *words], capture_output=True, text=True, timeout=200, check=False)
     found = [line[line.index("[[") :] for line in done.stdout.splitlines() if "[[" in line]
-    assert len(found) == (2 if launcher else 1), (done.stdout, done.stderr)
-    wanted = [[*os.fsencode(word)] for word in WORDS]
+    assert len(found) == (1 if launcher is ALONE else 2), (done.stdout, done.stderr)
+    wanted = [[*os.fsencode(word)] for word in words]
     for line in found:
         wrong = [pair for pair in zip(wanted, json.loads(line), strict=True) if pair[0] != pair[1]]
         assert not wrong, [(bytes(one), bytes(other)) for one, other in wrong]
@@ -45,7 +55,7 @@ def hangup(launcher: list[str], ignored: bool) -> None:
 
     RANKS_END.unlink(missing_ok=True)
     job = subprocess.Popen(
-        command(launcher, "wait"),
+        [*launcher, "wait"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -69,6 +79,9 @@ def hangup(launcher: list[str], ignored: bool) -> None:
 
 
 def rank() -> None:
+    import torch  # after `run`; this import makes a rank of mpirun one of `run`
+
+    assert os.environ["WORLD_SIZE"] == "1" or torch.distributed.is_initialized()
     if sys.argv[1:] == ["wait"]:
         print("ready", os.getpid(), flush=True)
         while not RANKS_END.exists():
@@ -102,9 +115,11 @@ if __name__ == "__main__":
         sys.exit()
     sshd = node()
     passed = [
-        check("arguments, run", arguments, []),
+        check("arguments, run", arguments, ALONE),
         check("arguments, launch", arguments, LAUNCH),
         check("arguments, mpi-launch", arguments, MPI_LAUNCH),
+        check("arguments, torchrun", arguments, TORCHRUN),
+        check("arguments, mpirun", arguments, MPIRUN),
         check("an ignored SIGHUP, launch", hangup, LAUNCH, True),
         check("SIGHUP, launch", hangup, LAUNCH, False),
         check("an ignored SIGHUP, mpi-launch", hangup, MPI_LAUNCH, True),

@@ -3,18 +3,46 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
+import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from transformers import HfArgumentParser, TrainingArguments
+from transformers import HfArgumentParser, Seq2SeqTrainingArguments, TrainingArguments
 
 recorded = json.loads((Path(__file__).parent / "transformers_4_fields.json").read_text())
-names = {field.name for field in dataclasses.fields(TrainingArguments)}
+names = {field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)}
 removed = {name: ast.literal_eval(row[2]) for name, row in recorded.items() if name not in names}
 wrong: dict[str, Any] = {}
+
+
+def other(name: str, default: Any) -> Any:
+    """A value that is not the default."""
+    if isinstance(default, (bool, int, float)):
+        return not default if isinstance(default, bool) else default + 1
+    return "steps" if name == "evaluation_strategy" else "1"
+
+
+def lines(make: Callable[..., Any], *arguments: Any, **options: Any) -> list[str]:
+    """The notes and the error of a call."""
+    printed = io.StringIO()
+    with contextlib.redirect_stderr(printed):
+        try:
+            make(*arguments, **options)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a field that is refused, or a fault
+            printed.write(f"refused: {error}\n")
+    return [line for line in printed.getvalue().splitlines() if line.startswith(("adapted", "refused"))]
+
+
+lines(TrainingArguments, "/tmp/o")  # a note about all arguments: --use_cpu is implied
 for name, default in removed.items():
+    given = {name: other(name, default)}
+    told = lines(Seq2SeqTrainingArguments, "/tmp/o", report_to=[], **given)
+    if len(told) != 1 or f": --{name} " not in told[0]:
+        wrong[f"{name} other"] = told
     for way in ("default", "none", "unset", "flag"):
         values = {"default": {name: default}, "none": {name: None}}.get(way, {})
         words = [] if default in (None, "") else [f"--{name}={default}"]
@@ -30,6 +58,11 @@ for name, default in removed.items():
         same = default if name not in ("evaluation_strategy", "logging_dir") else found
         if found != same and not (default is None and found == getattr(args.accelerator_config, name, None)):
             wrong[f"{name} {way}"] = found
+    if default in (None, ""):  # the flag had no value above; the note is printed only once
+        parse = HfArgumentParser([Seq2SeqTrainingArguments]).parse_args_into_dataclasses
+        again = lines(parse, ["--output_dir=/tmp/o", f"--{name}={given[name]}"])
+        if not set(again) <= set(told):
+            wrong[f"{name} other flag"] = again
 args = TrainingArguments(
     "/tmp/folder",
     report_to=[],

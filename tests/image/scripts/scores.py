@@ -152,4 +152,5 @@ pairs.update(
         ),
     }
 )  # fmt: skip
-print(json.dumps({name: [dict(ours), dict(theirs)] for name, (ours, theirs) in pairs.items()}))
+print(json.dumps({name: [dict(ours), dict(theirs)] for name, (ours, theirs) in pairs.items()}), flush=True)
+evaluate.load("glue", "sst3")

@@ -11,7 +11,7 @@ from cpu_train_stack.rank.accelerated import ranks
 
 ACCELERATE = ["/opt/venv/bin/python", "/opt/venv/bin/accelerate", "launch", "--cpu"]
 SCRIPT = ["train.py", "--lr", "1", "--num_processes", "4"]
-LAUNCH = ["--nproc-per-node", "2", "--", "run"]
+LAUNCH = ["launch", "--nproc-per-node", "2", "--", "run"]
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,8 @@ def test_other_processes_stay(parent: list[str], tmp_path: Path) -> None:
     [
         (["--no_python", "python", "-X", "dev"], ["-X", "dev", "t.py"]),
         (["--no_python", "python"], ["-c", "import torch"]),
-        (["--num_machines", "2"], ["t.py"]),
     ],
-    ids=["options of Python", "a text", "machines"],
+    ids=["options of Python", "a text"],
 )
 def test_a_process_that_cannot_become_ranks_says_that_it_trains_alone(options: list[str], line: list[str]) -> None:
     program = line[-2:] if "-c" in line else line[-1:]
@@ -76,6 +75,11 @@ def test_a_process_that_cannot_become_ranks_says_that_it_trains_alone(options: l
     assert said.startswith("warning: ")
     assert "not 3" in said
     assert "--nproc-per-node" in said
+
+
+def test_the_processes_of_several_machines_are_left_to_run_which_refuses_them() -> None:
+    parent = [*ACCELERATE, "--num_machines=2", "--num_processes", "4", "train.py"]
+    assert ranks(["python", "train.py"], {}, parent)[0] == ["run", "train.py"]
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,13 @@ def test_a_mistake_of_our_own_code_keeps_its_frames(tmp_path: Path) -> None:
     assert files(error)[-1] == "arguments.py"
 
 
+def test_an_error_that_our_code_raises_for_the_script_has_none_of_our_frames(tmp_path: Path) -> None:
+    own = frame_in("adapt/arguments.py", "def call(name):\n    raise AttributeError(name)\n")
+    error = raised(tmp_path / "script.py", "called('x')\n", own)
+    tracebacks.strip(error, is_script=True)
+    assert files(error) == ["script.py"]
+
+
 def test_an_error_of_what_our_code_calls_for_the_script_has_none_of_our_frames(tmp_path: Path) -> None:
     """A method of the script that does not take the arguments of Trainer's call."""
     own = frame_in("adapt/arguments.py", "def call(do):\n    return do('model', num_items_in_batch=1)\n")

@@ -1,10 +1,7 @@
-"""The files in compose/ as plain Compose reads them."""
+"""The default command and image of the files in compose/."""
 
-import os
 import re
 import shlex
-import shutil
-import subprocess
 
 import pytest
 
@@ -28,21 +25,3 @@ def test_the_default_command_is_the_demos(launcher: str) -> None:
     assert sorted(shlex.split(default[1])) == sorted(text.split())
     images = set(re.findall(r"\$\{IMAGE:-(.*?)\}", (COMPOSE / f"{launcher}.yaml").read_text()))
     assert images == {row.shared_tag}
-
-
-@pytest.mark.skipif(shutil.which("docker") is None, reason="docker compose reads the files, and docker is missing")
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_compose_reads_the_file_without_a_warning(launcher: str) -> None:
-    environ = {name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ}
-    for variables in (
-        {},
-        {"WORKERS": "3", "CPUS": "1.5", "OUTPUT": "/tmp", "DATA": "/tmp", "COMMAND": "run '$x y'"},
-    ):
-        done = subprocess.run(
-            ["docker", "compose", f"--file={COMPOSE / launcher}.yaml", "config"],
-            env=environ | variables, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-        if "is not a docker command" in done.stderr:
-            pytest.skip("docker has no compose plugin")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert ("replicas: 3" in done.stdout) is bool(variables)
