@@ -199,8 +199,10 @@ def results(case: RandomCall, group: Any) -> Tensors:
 
 
 def reference(case: RandomCall) -> Tensors:
-    """gloo's results. It has no averages, so the sum is divided, and gets contiguous tensors only. That of torch 1.10
-    has no bfloat16."""
+    """gloo's results. It has no averages, so the sum is divided, and gets contiguous tensors only.
+
+    That of torch 1.10 has no bfloat16.
+    """
     dtype, case.dtype = case.dtype, torch.float32 if case.dtype == torch.bfloat16 else case.dtype
     op, case.op = case.op, "SUM" if case.op == "AVG" and case.dtype.is_floating_point else case.op
     case.is_strided = False

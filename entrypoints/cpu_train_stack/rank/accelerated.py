@@ -1,7 +1,8 @@
 """Scripts of `accelerate launch --num_processes 2`, which accelerate starts as a single process on CPUs.
 
 Such a process becomes `entrypoint launch --nproc-per-node 2 -- run SCRIPT`. The number may also be in accelerate's
-configuration file. accelerate gives the processes of several machines no numbers: `run` refuses them. Where `run` cannot take the program, one line says that it trains alone. Torch-free.
+configuration file. accelerate gives the processes of several machines no numbers: `run` refuses them. Where `run`
+cannot take the program, one line says that it trains alone. Torch-free.
 """
 
 from __future__ import annotations
