@@ -80,10 +80,10 @@ def _removed_later(name: str, client: Sequence[str]) -> Iterator[None]:
 
 def _remove_left() -> None:
     for left in _ONCE.glob(f"{PREFIX}*"):
-        with suppress(LockedError), locked(left, waiting=None):
-            if client := left.read_text(encoding="utf-8"):  # its command may have ended just now
-                with suppress(OSError):  # the client may have been removed
-                    _remove(left.name, json.loads(client))
+        with suppress(LockedError, FileNotFoundError), locked(left, waiting=None):
+            client = left.read_text(encoding="utf-8")  # empty: its command has ended just now
+            if client and not _remove(left.name, json.loads(client)):
+                return
             left.unlink()
 
 
@@ -95,12 +95,23 @@ def call(
     return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=limit_seconds)
 
 
-def _remove(name: str, client: Sequence[str]) -> None:
-    """Remove a container, even if the user presses Ctrl-C again. Give up on an engine that does not answer."""
+def _remove(name: str, client: Sequence[str]) -> bool:
+    """Remove a container, even if the user presses Ctrl-C again. Give up on an engine that does not answer.
+
+    Returns False if the container may still exist.
+    """
     argv = [*client, "rm", "--force", name]
     # In its own session, the client gets no Ctrl-C from the terminal.
-    with signals.delayed(), suppress(subprocess.TimeoutExpired):
-        subprocess.run(argv, capture_output=True, check=False, start_new_session=True, timeout=_REMOVE_SECONDS)
+    try:
+        with signals.delayed():
+            done = subprocess.run(
+                argv, capture_output=True, text=True, check=False, start_new_session=True, timeout=_REMOVE_SECONDS
+            )
+    except subprocess.TimeoutExpired:
+        return False
+    except OSError:  # the client has been removed, and maybe its engine
+        return True
+    return done.returncode == 0 or "no such container" in done.stderr.lower()
 
 
 def output(*arguments: str, client: Sequence[str] = CLIENT) -> str:

@@ -39,8 +39,8 @@ def hook(_situation: Situation, module: Any) -> None:
         is_last, started = status.get("progress_percent") == 100, time.monotonic()
         if is_last and is_busy:
             sending.join(_LAST_SECONDS)
-        step, planned = self.__dict__.get("_ended_at", (1, 1))
-        if is_last and step < planned:
+        if is_last and self._ended_at[0] < self._ended_at[1]:
+            step, planned = self._ended_at
             status.update(progress_percent=100 * step // planned, estimated_time_remaining=None)
         options = {**status, "force": True}
         thread = threading.Thread(target=original, args=(self,), kwargs=options, name="progress", daemon=True)

@@ -21,9 +21,6 @@ from pathlib import Path
 from types import TracebackType
 
 from cpu_train_stack import contract
-from cpu_train_stack.adapt.flags import FLAGS
-from cpu_train_stack.adapt.rewriting import values
-from cpu_train_stack.cli import packages
 from cpu_train_stack.cli.import_hooks import after_import
 from cpu_train_stack.cli.numbers import whole_number
 from cpu_train_stack.cli.say import say
@@ -44,9 +41,9 @@ _MOST_FILES = 30
 # Options of Python that do not change what a script does, and options that have a value.
 PASSED_OVER = frozenset(("-u", "-B", "-s", "-E", "-b", "-q"))
 _WITH_VALUE = frozenset(("-W", "-X"))
-# Libraries whose newer releases refuse older scripts, those that refuse flags, and how.
+# Libraries whose newer releases refuse older scripts, what refuses flags, and how.
 _HUGGING_FACE = frozenset(("accelerate", "datasets", "evaluate", "huggingface_hub", "transformers"))
-_REFUSING = frozenset(("accelerate", "transformers"))
+_REFUSING = re.compile(r"HfArgumentParser|TrainingArguments")
 _REFUSED = re.compile(r"are not used by the HfArgumentParser|TrainingArguments.*unexpected keyword argument")
 _PYTHON = re.compile(r"(python|pt_main_thread|pypy)[\d.]*")
 
@@ -141,14 +138,17 @@ def _modules(arguments: Sequence[str], launcher: Launcher, above: Sequence[str])
         texts = (text for file in files for text in _sources(file, Path(), modules))
     if texts is None:
         return None
-    knows_its_rank = launcher.rank in "\n".join(texts)
-    if modules & _OWN or (knows_its_rank and not (modules & _REFUSING and _is_refused(arguments))):
-        return None
-    return modules
+    text = "\n".join(texts)
+    knows_its_rank = launcher.rank in text and not (_REFUSING.search(text) and _is_refused(arguments))
+    return None if knows_its_rank or modules & _OWN else modules
 
 
 def _is_refused(arguments: Sequence[str]) -> bool:
     """Whether the installed transformers refuses one of the flags, which `run` adapts."""
+    from cpu_train_stack.adapt.flags import FLAGS
+    from cpu_train_stack.adapt.rewriting import values
+    from cpu_train_stack.cli import packages
+
     installed = packages.release(packages.versions(["transformers"]).get("transformers"))
     given = values(arguments)
     return any(

@@ -48,7 +48,7 @@ def start(argv: list[str]) -> NoReturn:
     environ.update(plan.environment)
     environ[contract.LAUNCHER] = plan.placement.launcher
     environ[contract.PRELOADED] = ":".join(plan.preload)
-    if not sys.stderr.isatty():  # a log would get each state of a progress bar
+    if not os.isatty(2):  # a log would get each state of a progress bar
         environ.setdefault("TQDM_MININTERVAL", _BAR_SECONDS)
     environ[contract.ORIGIN] = origin.export(argv, plan, host, [asdict(fault) for fault in faults])
     os.execve(sys.executable, python_command("cpu_train_stack.rank.worker", argv), environ)

@@ -23,6 +23,8 @@ PLAIN = "plain"
 _RANKS = "PET_NPROC_PER_NODE"
 # The mark of a rank. The agent that starts the ranks does not have it.
 _MARK = "TORCHELASTIC_RUN_ID"
+# accelerate launch sets it for every program that it starts.
+_ACCELERATE = "ACCELERATE_MIXED_PRECISION"
 # How torchrun starts Python. Other options of Python would be lost.
 _UNBUFFERED = "-u"
 
@@ -33,7 +35,7 @@ def start() -> None:
     words = _words("self/cmdline")
     arguments = adopted(words, os.environ, _words(f"{os.getppid()}/environ"))
     if not arguments:
-        from cpu_train_stack.rank import accelerated, alone
+        from cpu_train_stack.rank import alone
 
         launcher, above = alone.launcher_of(os.environ), alone.names_above()
         arguments = alone.adopted(words, os.environ, above)
@@ -47,11 +49,14 @@ def start() -> None:
                 f"note: {launcher.name} started {program} as {os.environ[launcher.world_size]} ranks: each "
                 f"becomes `run {program}`, unless {contract.TORCHRUN} is {PLAIN}"
             )
-        command, line = accelerated.ranks(words, os.environ, _words(f"{os.getppid()}/cmdline"))
-        if line:
-            say(line)
-        if command:
-            os.execv(sys.executable, python_command("cpu_train_stack", command))
+        if launcher is None and _ACCELERATE in os.environ:
+            from cpu_train_stack.rank import accelerated
+
+            command, line = accelerated.ranks(words, os.environ, _words(f"{os.getppid()}/cmdline"))
+            if line:
+                say(line)
+            if command:
+                os.execv(sys.executable, python_command("cpu_train_stack", command))
     if arguments:
         os.execv(sys.executable, python_command("cpu_train_stack", ["run", *arguments]))
     if os.environ.get(contract.RANKS_PER_NODE) and _RANKS in os.environ:

@@ -117,11 +117,14 @@ class Rank:
             del self.samples[1:-1:2]
         if len(self.steps) > most:
             self.join(size)
-        while len(self.steps) > most and size < self.steps[-1].step:
-            size *= 2
-            self.join(size)
-        del self.steps[:-most]  # losses that are not numbers in every second step are not joined
-        return size
+        larger = size
+        while len(self.steps) > most and larger < self.steps[-1].step:
+            larger *= 2
+            self.join(larger)
+        if len(self.steps) > most:  # without a start, or with losses that are not numbers, few are joined
+            del self.steps[:-most]
+            return size
+        return larger
 
     def join(self, size: int) -> None:
         """Join the records of each `size` steps, a power of two.

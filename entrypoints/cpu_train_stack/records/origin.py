@@ -31,11 +31,11 @@ _SECRET = re.compile(
     r"|(api|access|private|client|license|wandb|comet|account|signing|encryption|ssh)[_-]?key|[_.-]keys?$",
     re.IGNORECASE,
 )
-# Names of columns, counts and special tokens.
+# Names of columns, of special tokens and of counts.
 _HARMLESS = re.compile(
-    r"(^|[_.-])(label|text|image|video|audio|prompt|response|question|answer|context|input|output|target|source"
-    r"|data|dataset|column|field|group|sort|order|name|metric|state|config|max|min|num|n|new|special|added|extra"
-    r"|pad|padding|eos|bos|unk|mask|cls|sep|stop|start|end|total|virtual|per)s?[_.-](keys?|tokens?)$",
+    r"(^|[_.-])((label|text|image|video|audio|prompt|response|question|answer|context|input|output|target|source"
+    r"|dataset|column|field|sort|order|metric|state|config)s?[_-]keys?"
+    r"|(pad|eos|bos|unk|mask|cls|sep|stop|special|placeholder|initializer|max|min|num|new|virtual)[_-]tokens?)$",
     re.IGNORECASE,
 )
 _FLAG_OF_KEYS = re.compile(r"--?keys?$")  # in JSON, "key" is the name of many things
@@ -45,7 +45,7 @@ _COUNT = re.compile(r"[0-9][0-9_.,]*(e[0-9]+)?[kmbt]?", re.IGNORECASE)
 _HEADER = re.compile(r"((?:authorization\s*:|cookie\s*:|\bbearer\s)\s*)\S.*", re.IGNORECASE)
 # The keys of other headers, of JSON and of lists such as "a=1;b=2" in an argument, and a value. A flag in an
 # argument, such as that of `sh -c`.
-_KEY = re.compile(r"([\w-]+)[\"']?\s*[:=]")
+_KEY = re.compile(r"(?<![\w-])([\w-]+)[\"']?\s*[:=]")
 _TEXT = r"\"[^\"]*\"|'[^']*'|[^\s,;&\"'}]+"
 _VALUE = rf"[\"']?\s*[:=]\s*)(?P<value>\[[^\]]*\]|{_TEXT})"
 _FLAG = re.compile(rf"(?<!\S)(?P<begin>(?P<name>--?[A-Za-z][\w-]*)\s+)(?!-)(?P<value>{_TEXT})")
@@ -53,11 +53,11 @@ _FLAG = re.compile(rf"(?<!\S)(?P<begin>(?P<name>--?[A-Za-z][\w-]*)\s+)(?!-)(?P<v
 # tokens begin with, and a private key. What follows a webhook's host. A user name with a password.
 _TOKEN = re.compile(
     r"\b((hf_|gh[a-z]_|github_pat_|gl(pat|rt|dt|ptt|cbt|soat)-|AKIA|ASIA|xox[a-z]-|AIza|npm_|pypi-Ag|dckr_pat_)"
-    r"[A-Za-z0-9_-]{12,}|eyJ[A-Za-z0-9_.=-]{12,}|sk-(?=[\w-]*[0-9])(?=[\w-]*[A-Z])[\w-]{16,})"
+    r"[A-Za-z0-9_-]{12,}|eyJ[A-Za-z0-9_.=-]{12,}|sk-(proj-|ant-|svcacct-)?[A-Za-z0-9_]{16,})"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*-----|\Z)",
     re.DOTALL,
 )
-_WEBHOOK = re.compile(r"(\bhooks\.[\w.-]+/|://[^\s'\"]+?/webhooks?/)[^\s'\"]+")
+_WEBHOOK = re.compile(r"(\bhooks\.[\w.-]+/|://[^\s'\":]+(:[0-9]+)?/webhooks?/)[^\s'\"]+")
 _LOGIN = re.compile(r"(?<![\w/.@:+-])[\w.+-]+:[^\s/@:'\"]+@(?!sha[0-9]+:)(?=\w)")
 # Of an address: user name with password, which may have a slash. The query or fragment, which may be a signature.
 _USER = re.compile(r"(?<=://)(?:[^\s/]*|[^\s/:@]+:[^\s@]*)@")
@@ -125,7 +125,7 @@ def without_secrets(command: Sequence[str]) -> list[str]:
     shown, flag = [], ""  # the flag whose values are hidden
     for word in map(without_credentials, command):
         name, equals, value = word.partition("=")
-        if flag and not word.startswith("--"):
+        if flag and not word.startswith("--") and not word.endswith(".py"):
             is_count = _is_count(flag, word)
             shown.append(word if is_count else _HIDDEN)
             flag = flag if _SEVERAL.search(flag) and not is_count else ""
@@ -154,8 +154,8 @@ def _inside(word: str) -> str:
     def hidden(found: re.Match[str]) -> str:
         return found[0] if _is_count(found["name"], found["value"]) else f"{found['begin']}{_HIDDEN}"
 
-    for key in filter(_is_secret, _KEY.findall(word)):
-        word = re.sub(f"(?P<begin>(?P<name>{re.escape(key)}){_VALUE}", hidden, word)
+    for key in filter(_is_secret, dict.fromkeys(_KEY.findall(word))):
+        word = re.sub(f"(?<![\\w-])(?P<begin>(?P<name>{re.escape(key)}){_VALUE}", hidden, word)
     word = _FLAG.sub(lambda found: hidden(found) if _is_secret(found["name"]) else found[0], word)
     return _LOGIN.sub(f"{_HIDDEN}@", _WEBHOOK.sub(rf"\1{_HIDDEN}", _TOKEN.sub(_HIDDEN, word)))
 

@@ -79,7 +79,7 @@ if "ccl" in sys.argv:
         (PATCHED, "--xpu_backend ccl", "4.24.0", False),
         (PATCHED, "--lr 1", "5.24.0", False),
         (PATCHED, "--xpu_backend ccl", None, False),
-        (PATCHED.replace("transformers", "torch"), "--no_cuda", "5.24.0", False),
+        (PATCHED.replace("HfArgumentParser", "AutoModel"), "--no_cuda", "5.24.0", False),
         (f"{PATCHED}import horovod.torch\n", "--no_cuda", "5.24.0", False),
     ],
     ids=[
@@ -89,7 +89,7 @@ if "ccl" in sys.argv:
         "an older release",
         "no flag",
         "no transformers",
-        "torch",
+        "its own flag",
         "horovod",
     ],
 )

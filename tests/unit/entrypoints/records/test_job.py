@@ -11,7 +11,7 @@ import pytest
 
 from cpu_train_stack.records import job, record, stragglers
 from cpu_train_stack.records.job import RecordedJob
-from cpu_train_stack.records.record import Event
+from cpu_train_stack.records.record import Event, Steps
 from cpu_train_stack.report import document
 from tests import synthetic_records
 
@@ -77,3 +77,24 @@ def test_the_step_since_which_the_loss_is_not_a_number_stays(
     steps = job.read(tmp_path).first.steps
     assert len(steps) <= 400
     assert max(one.step for one in steps if one.loss is not None) == 2345
+
+
+@pytest.mark.parametrize("lost", ["start", "losses"])
+def test_a_rank_whose_records_cannot_be_joined_leaves_the_others_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    synthetic_records.write(tmp_path, 2, 1000)
+    file = tmp_path / record.FOLDER / "rank-00001.jsonl"
+    rows = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    if lost == "start":
+        rows = rows[1:]
+    else:
+        lines = [record.decode(row) for row in rows]
+        rows = [
+            f"{record.encode(replace(line, loss=None))}\n" if isinstance(line, Steps) and line.step % 2 else row
+            for line, row in zip(lines, rows, strict=True)
+        ]
+    file.write_text("".join(rows), encoding="utf-8")
+    monkeypatch.setattr(job, "MOST_RECORDS", 0)
+    monkeypatch.setattr(job, "FEWEST_RECORDS", 300)
+    assert len(job.read(tmp_path).ranks[0].steps) > 100

@@ -1,5 +1,6 @@
 """Containers of one command, with a client that is a script."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -68,6 +69,20 @@ def test_the_container_of_a_command_that_was_killed_is_removed_by_the_next_one(c
     (docker._ONCE / f"{docker.PREFIX}gone").write_text('["/no/such/client"]')
     docker.run("x", [], client=[str(client)])
     assert [*folder.iterdir(), *docker._ONCE.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    ("message", "stays"), [("Cannot connect to the engine", True), ("No such container: x", False)]
+)
+def test_a_container_that_cannot_be_removed_now_is_removed_later(client: Path, message: str, stays: bool) -> None:
+    broken = client.with_name("broken")
+    broken.write_text(f"#!/bin/sh\necho '{message}' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    docker._ONCE.mkdir()
+    left = docker._ONCE / f"{docker.PREFIX}left"
+    left.write_text(json.dumps([str(broken)]))
+    docker.run("x", [], client=[str(client)])
+    assert left.exists() == stays
 
 
 def test_the_exported_container_has_a_command_and_is_removed_as_are_those_of_killed_commands(client: Path) -> None:
