@@ -21,6 +21,7 @@ from cpu_train_stack.report.summary import Summary
 
 NAME = "compare.html"
 _FEWEST, _MOST = 2, 8
+_LONGEST_TITLE = 80
 _ENDS = {"finished": "finished", "failed": "failed", "stopped": "stopped", "open": "not recorded"}
 
 
@@ -68,10 +69,11 @@ def document(runs: Sequence[Run]) -> Page:
         Section("configuration", "Configuration", differences("Configuration", settings)),
     ]
     names = " and ".join([", ".join(run.name for run in runs[:-1]), runs[-1].name])
+    title = f"Comparison of {names if len(names) < _LONGEST_TITLE else f'{len(runs)} jobs'}"
     return Page(
-        title=f"Comparison of {names}",
+        title=title,
         state="",
-        verdict=f"Comparison of {names}",
+        verdict=title,
         about="",
         sections=[section for section in sections if section.blocks],
     )

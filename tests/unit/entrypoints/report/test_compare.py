@@ -34,6 +34,12 @@ def test_two_jobs_on_one_page(tmp_path: Path) -> None:
     assert different == {"ranks", "rows per step"}
 
 
+def test_the_title_of_jobs_with_long_names_counts_them(tmp_path: Path) -> None:
+    jobs = [synthetic_records.write(tmp_path / (letter * 100)) for letter in "ab"]
+    file = compare.write(jobs, tmp_path / "compare.html")
+    assert json.loads(data_of(file.read_text(encoding="utf-8")))["title"] == "Comparison of 2 jobs"
+
+
 def test_a_job_has_the_same_color_in_a_chart_that_lacks_another_one(tmp_path: Path) -> None:
     one = synthetic_records.write(tmp_path / "one", steps=40)  # without an evaluation
     other = synthetic_records.write(tmp_path / "other")
