@@ -106,7 +106,7 @@ def test_one_rank_and_two_ranks_of_either_process_group_train_alike(
     pairs: Data, tmp_path: Path, image: str
 ) -> None:
     common = (
-        *("--max_steps=20", "--learning_rate=2e-4", "--eval_strategy=no", "--save_strategy=no", "--do_eval"),
+        *("--max_steps=50", "--learning_rate=2e-4", "--eval_strategy=no", "--save_strategy=no", "--do_eval"),
         *(FIRST_LAYERS, "--max_seq_length=32"),
     )
     # Ranks, rows a rank, process group. For accumulation, see tests/image/test_ways_to_train.py.
