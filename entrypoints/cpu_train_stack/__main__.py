@@ -39,6 +39,8 @@ Inspection:
 Any other command is executed unchanged. Each command above has its own --help.
 """
 RANK_COMMANDS = ("train", "run", "bench", "generate")
+# Seconds between two states of a progress bar. A log would get each state.
+_BAR_ON_TERMINAL, _BAR_IN_LOG = "0.1", "10"
 # The module whose `main` runs the command.
 OTHER_COMMANDS = {
     "launch": "cpu_train_stack.launch.agent",
@@ -60,6 +62,9 @@ def main(argv: list[str]) -> int:
         print(f"cpu-train-stack, pin {os.environ.get(contract.PIN, 'unknown: not in an image')}")
         return 0
     account.complete()
+    if command in (*RANK_COMMANDS, "launch", "mpi-launch"):
+        # `launch` decides for its ranks, which write to pipes.
+        os.environ.setdefault("TQDM_MININTERVAL", _BAR_ON_TERMINAL if os.isatty(2) else _BAR_IN_LOG)
     try:
         # Each command imports its own modules only: imports cost time.
         if command == "run" and "--explain" in rest:

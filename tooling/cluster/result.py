@@ -1,4 +1,4 @@
-"""result.json: what a cluster's job writes about itself. The job of a foreign image can write anything."""
+"""result.json, in which a job reports its result. The job of an image that is not ours can write anything."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,11 +26,11 @@ def read(output: Path) -> dict[str, Any]:
 
 @contextmanager
 def understood(output: Path) -> Iterator[None]:
-    """Raises UsageError if the block cannot use the document in this folder: a value is missing or wrong."""
+    """Raises UsageError if a value of the document that the block reads is missing or wrong."""
     try:
         yield
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         raise UsageError(
-            f"{shown(output / NAME)} is not what the command of an image of this checkout writes "
-            f"({type(error).__name__}: {one_line(error)}): use another image"
+            f"{shown(output / NAME)} has other content than this version of ./inv expects "
+            f"({type(error).__name__}: {one_line(error)}): use an image of this version"
         ) from error

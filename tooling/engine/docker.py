@@ -66,7 +66,7 @@ def run(
 
 @contextmanager
 def _removed_later(name: str, client: Sequence[str]) -> Iterator[None]:
-    """Remove the container at the end, and at the begin those of commands that were killed."""
+    """Remove the container at the end. At the beginning, remove those of commands that were killed."""
     record = _ONCE / name
     with ExitStack() as mine:
         with locked(_ONCE.with_suffix(".lock"), waiting=lambda: None):

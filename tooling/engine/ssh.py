@@ -254,14 +254,17 @@ class Remote:
 
 
 def _read_all(pipe: IO[bytes], first: bytearray) -> None:
-    """Read to the end, and keep the first bytes: a host may print as long as the job runs."""
+    """Read to the end, but keep only the first bytes: a host may print as long as the job runs."""
     while chunk := pipe.read(1 << 16):
         if len(first) < MOST_BYTES:
             first += chunk
 
 
 def _exchange(session: Session, stdin: bytes, limit: float) -> Done:
-    """Raises _EndlessError if the command does not end within `limit` seconds, or prints too much."""
+    """Send `stdin` to the command, and return what it prints.
+
+    Raises _EndlessError if it does not end within `limit` seconds, or prints too much.
+    """
     out, err = bytearray(), bytearray()
     ended: queue.SimpleQueue[None] = queue.SimpleQueue()
 

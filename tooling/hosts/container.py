@@ -94,7 +94,7 @@ def wait(remote: Remote, container: str) -> End:
 
 
 def _first_bytes(remote: Remote, command: str) -> bytes:
-    """What `command` prints; of a host that prints without an end, the first bytes."""
+    """The first bytes that `command` prints: a host may print without end."""
     printed = b""
     for chunk in remote.stream(command):
         printed += chunk
@@ -109,7 +109,7 @@ def output(remote: Remote, container: str) -> Iterator[bytes]:
     def goes_on() -> bool:
         try:
             node, retried = state(remote, container, ENGINE_SECONDS)
-        except RemoteError:  # wait() says it
+        except RemoteError:  # wait() reports it
             return False
         if node is None or node.status == GONE or (over(node) and not retried):
             return False

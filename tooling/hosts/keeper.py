@@ -51,7 +51,7 @@ class Keeper:
             return False
 
     def _message(self) -> str:
-        """What the host has printed on standard error, of much or late output a part."""
+        """What the host prints on standard error: at most _MESSAGE_BYTES, and for at most LOST_SECONDS."""
         stream, found, deadline = self._session.process.stderr, b"", time.monotonic() + LOST_SECONDS
         while stream and len(found) < _MESSAGE_BYTES and _has_input(stream, deadline - time.monotonic()):
             if not (chunk := stream.read(_MESSAGE_BYTES)):

@@ -126,7 +126,7 @@ def _tar(engine: Engine, image: LocalImage, path: Path) -> None:
 
 
 def _check_no_link(archive: tarfile.TarFile) -> None:
-    """The image may bring a link on the way to our file: whoever unpacks the archive would write through it."""
+    """Raises UsageError if a folder of FACTS is a link in the image: unpacking the archive would follow it."""
     way = {FACTS, *map(str, PurePosixPath(FACTS).parents)}
     for member in archive:
         if (member.issym() or member.islnk()) and posixpath.normpath(f"/{member.name}").lstrip("/") in way:

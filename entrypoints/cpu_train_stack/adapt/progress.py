@@ -20,7 +20,7 @@ _LAST_SECONDS = 6.0
 
 
 def hook(_situation: Situation, module: Any) -> None:
-    """Send updates from a thread, and at the end of a training that was stopped not 100%.
+    """Send updates from a thread, and the steps of a training that was stopped instead of 100%.
 
     `module`: transformers.integrations.integration_utils.
     """

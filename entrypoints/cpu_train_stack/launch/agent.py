@@ -83,8 +83,6 @@ def _free_port() -> int:
 
 def _run_agent(options: Launch, node: DistributedEnvironment) -> int:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", QUIET)  # read when torch is imported
-    if os.isatty(2):  # the ranks write to pipes, which they take for a log
-        os.environ.setdefault("TQDM_MININTERVAL", "0.1")
     # A shared store would be the store of the first rendezvous, and be lost with its node.
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     allowed = os.sched_getaffinity(0)

@@ -23,9 +23,6 @@ from cpu_train_stack.placement import detect
 from cpu_train_stack.plan import planner, preload
 from cpu_train_stack.records import origin
 
-# Seconds between two states of a progress bar in a log. tqdm's default is 0.1.
-_BAR_SECONDS = "10"
-
 
 def start(argv: list[str]) -> NoReturn:
     """Replace this process by the worker that runs `argv` ("train ...", "run ..." or "bench ...")."""
@@ -48,8 +45,6 @@ def start(argv: list[str]) -> NoReturn:
     environ.update(plan.environment)
     environ[contract.LAUNCHER] = plan.placement.launcher
     environ[contract.PRELOADED] = ":".join(plan.preload)
-    if not os.isatty(2):  # a log would get each state of a progress bar
-        environ.setdefault("TQDM_MININTERVAL", _BAR_SECONDS)
     environ[contract.ORIGIN] = origin.export(argv, plan, host, [asdict(fault) for fault in faults])
     os.execve(sys.executable, python_command("cpu_train_stack.rank.worker", argv), environ)
 

@@ -122,7 +122,7 @@ def _stripped(error: BaseException, is_script: bool) -> TracebackType | None:
 
 
 def _is_mistake(last: TracebackType) -> bool:
-    """Whether Python raised an error of _MISTAKES in this package. `last`: the entry where it was raised."""
+    """Whether Python itself, not a `raise`, raised the error in this package. `last`: the last entry."""
     code = last.tb_frame.f_code
     return _is_ours(code.co_filename) and code.co_code[last.tb_lasti] != _RAISE
 

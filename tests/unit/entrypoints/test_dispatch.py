@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from cpu_train_stack.__main__ import main
 from cpu_train_stack.plan import command as plan
 from tests.forks import forks
 from tests.unit.entrypoints import ROOT
@@ -260,3 +261,15 @@ def test_a_node_that_cannot_be_found_may_be_late() -> None:
     """Kubernetes restarts the pod, unlike after bad usage: its name may not resolve yet."""
     argv = ("--nnodes=2", "--node-rank=0", "--master-addr=no.invalid", "--timeout=1", "--", "train")
     assert "resolve" in one_error_line(entrypoint("launch", *argv), code=1)
+
+
+@pytest.mark.parametrize(("is_terminal", "seconds"), [(True, "0.1"), (False, "10")])
+def test_a_log_gets_fewer_states_of_progress_bars_than_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool, seconds: str
+) -> None:
+    monkeypatch.setattr("os.isatty", lambda _file: is_terminal)
+    for given, expected in (({}, seconds), ({"TQDM_MININTERVAL": "3"}, "3")):
+        environ = dict(given)
+        monkeypatch.setattr("os.environ", environ)
+        assert main(["launch", "--no-such-option"]) == 2
+        assert environ["TQDM_MININTERVAL"] == expected

@@ -229,10 +229,7 @@ def run_agent(
         monkeypatch.setitem(sys.modules, name, module)
     left, bound = iter(masks or [{0}, {0}]), list[set[int]]()
     fake_os = SimpleNamespace(
-        environ={},
-        isatty=lambda _: False,
-        sched_getaffinity=lambda _: next(left),
-        sched_setaffinity=lambda _, cpus: bound.append(cpus),
+        environ={}, sched_getaffinity=lambda _: next(left), sched_setaffinity=lambda _, cpus: bound.append(cpus)
     )
     monkeypatch.setattr(agent, "os", fake_os)
     monkeypatch.setattr(agent, "_config", lambda *_, **__: None)

@@ -167,5 +167,5 @@ def test_a_document_that_the_images_bench_does_not_write_is_one_line(
     monkeypatch.setattr(cluster, "run", run_cluster)
     monkeypatch.setattr(cluster, "CLUSTERS", tmp_path)
     monkeypatch.setattr(report, "folder", lambda *_: tmp_path)
-    with pytest.raises(UsageError, match=r"result\.json is not what the command of an image"):
+    with pytest.raises(UsageError, match=r"result\.json has other content than this version"):
         bench(Choice())

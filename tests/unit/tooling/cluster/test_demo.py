@@ -155,7 +155,7 @@ def test_answers_that_the_images_generate_does_not_print_are_one_line(
 @pytest.mark.parametrize("text", ["[]", "{}", '{"seconds": {"train": "x"}, "train_started_at": 1}'])
 def test_a_result_that_the_images_train_does_not_write_is_one_line(text: str, runs: FakeClusters) -> None:
     runs.result = text
-    with pytest.raises(UsageError, match=r"result\.json is not what the command of an image"):
+    with pytest.raises(UsageError, match=r"result\.json has other content than this version"):
         demo.demo(Choice(), 2, 1, "ccl", "torchrun")
 
 

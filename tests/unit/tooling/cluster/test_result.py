@@ -21,7 +21,7 @@ def test_what_is_no_document_is_one_line(kind: str, tmp_path: Path) -> None:
         path.symlink_to("secret")
     elif kind != "missing":
         path.write_text({"list": "[]", "text": "x\ny", "deep": "[" * 200_000}[kind])
-    with pytest.raises(UsageError, match=rf"^{path} is not what the command of an image .*: use") as caught:
+    with pytest.raises(UsageError, match=rf"^{path} has other content than this version of .*: use") as caught:
         result.read(tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -35,5 +35,5 @@ def test_a_value_that_is_missing_or_wrong_is_one_line(tmp_path: Path) -> None:
         lambda: 1 / (found["seconds"] - 3),
     ]
     for use in uses:
-        with pytest.raises(UsageError, match=r"result\.json is not what the command"), result.understood(tmp_path):
+        with pytest.raises(UsageError, match=r"result\.json has other content than"), result.understood(tmp_path):
             use()
