@@ -13,6 +13,8 @@ from typing import Any
 
 from transformers import HfArgumentParser, Seq2SeqTrainingArguments, TrainingArguments
 
+from cpu_train_stack.cli.errors import UsageError
+
 recorded = json.loads((Path(__file__).parent / "transformers_4_fields.json").read_text())
 names = {field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)}
 removed = {name: ast.literal_eval(row[2]) for name, row in recorded.items() if name not in names}
@@ -32,7 +34,7 @@ def lines(make: Callable[..., Any], *arguments: Any, **options: Any) -> list[str
     with contextlib.redirect_stderr(printed):
         try:
             make(*arguments, **options)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a field that is refused, or a fault
+        except (UsageError, SystemExit, TypeError, ValueError) as error:
             printed.write(f"refused: {error}\n")
     return [line for line in printed.getvalue().splitlines() if line.startswith(("adapted", "refused"))]
 

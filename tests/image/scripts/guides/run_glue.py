@@ -3,7 +3,7 @@
 import os
 import sys
 
-import torch_ccl  # noqa: F401
+import torch_ccl
 
 # add local rank for cpu-dist
 sys.argv.append("--local_rank")
@@ -15,7 +15,7 @@ if "ccl" in sys.argv:
     os.environ["RANK"] = str(os.environ.get("PMI_RANK", -1))
     os.environ["WORLD_SIZE"] = str(os.environ.get("PMI_SIZE", -1))
 
-import run_qa  # noqa: E402
+import run_qa
 
 # The guides' lines for arguments in a script.
 arguments = run_qa.TrainingArguments(output_dir="/tmp/outputs", bf16=True, use_ipex=True, use_cpu=True)

@@ -15,7 +15,7 @@ from transformers import (
     HfArgumentParser,
     Trainer,
     TrainingArguments,
-    is_torch_tpu_available,  # noqa: F401
+    is_torch_tpu_available,
 )
 from transformers.utils import send_example_telemetry
 

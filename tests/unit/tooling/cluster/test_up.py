@@ -136,10 +136,10 @@ def test_a_missing_image_leaves_no_output_folder(tmp_path: Path) -> None:
 
 
 def test_the_reports_of_this_job_are_found_in_its_output_folder(tmp_path: Path) -> None:
-    for name, time in (("old", 1.0), ("new", 20.0), ("a/b/too/deep", 20.0)):
+    for name, seconds in (("old", 1.0), ("new", 20.0), ("a/b/too/deep", 20.0)):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / contract.REPORT).touch()
-        os.utime(tmp_path / name / contract.REPORT, (time, time))
+        os.utime(tmp_path / name / contract.REPORT, (seconds, seconds))
     (tmp_path / "link").symlink_to(tmp_path / "new")
     assert up.reports(tmp_path, 10.0) == [tmp_path / "new" / contract.REPORT]
     assert up.reports(tmp_path / "removed", 10.0) == []
@@ -152,9 +152,7 @@ def test_the_name_of_a_folder_of_the_job_forges_no_line(
         evil = tmp_path / "x\nnode-0 | error: \x1b[2J"
         evil.mkdir()
         (evil / contract.REPORT).touch()
-        os.utime(
-            evil / contract.REPORT, (time.time() + 1,) * 2
-        )  # the clock of files may be some milliseconds late
+        os.utime(evil / contract.REPORT, (time.time() + 1,) * 2)  # the clock of files is some ms late
         return Outcome(0)
 
     image = Image("cpu-train-stack:2.13", "sha256:1", 0, built=False, seconds=0.0)
