@@ -43,8 +43,8 @@ class RankReport:
     cpus: int
     threads: int
     bf16: str
-    preloads: tuple[str, ...]
-    missing: tuple[str, ...]
+    preloads: Sequence[str]
+    missing: Sequence[str]
     interface: str
     shared_memory: bool
     wants_shared_memory: bool
@@ -116,7 +116,7 @@ def show(environment: DistributedEnvironment, preloads: Sequence[str], bf16: str
 
     backend = dist.get_backend() if dist.is_initialized() else "created when the script needs it"
     own = report(environment, preloads, bf16, backend, os.environ)
-    reports: list[RankReport] = gather(own)
+    reports = [RankReport(**found) for found in gather(vars(own))]
     if environment.rank == 0 and not quiet:
         say("\n".join(lines(reports, backend, environment, packages.versions(PACKAGES))))
 

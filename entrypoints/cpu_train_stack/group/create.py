@@ -7,6 +7,7 @@ WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE, which rank.start exports.
 from __future__ import annotations
 
 import functools
+import json
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Callable
 
+import torch
 import torch.distributed as dist
 
 from cpu_train_stack import contract
@@ -93,12 +95,24 @@ def _create(environment: DistributedEnvironment, backend: str, timeout_seconds: 
 
 
 def gather(value: Any) -> list[Any]:
-    """The values of all ranks, in the order of the ranks. A collective, except without a process group."""
+    """The values of all ranks, in the order of the ranks, as JSON keeps them: a tuple comes back as a list.
+
+    A collective, except without a process group. torch's own collectives of objects run what a pickle asks for.
+    """
+    own = bytearray(json.dumps(value), "ascii")
     if not dist.is_initialized() or dist.get_world_size() == 1:
-        return [value]
-    values: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
+        return [json.loads(own)]
+    lengths = _all_gather(torch.tensor([len(own)]))
+    longest = int(max(lengths))
+    texts = _all_gather(torch.frombuffer(own.ljust(longest), dtype=torch.uint8))
+    return [json.loads(bytes(text.tolist())) for text in texts]
+
+
+def _all_gather(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors of all ranks, each of the shape and dtype of `tensor`."""
+    gathered = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, tensor)
+    return gathered
 
 
 def agree(error: str | None) -> None:

@@ -80,7 +80,7 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
     with _unchanged(model) if arguments.bf16_full_eval else contextlib.nullcontext():
         metrics = _evaluate(trainer, arguments) if inputs.validation is not None else {}
 
-    tokens = sum(gather(trainer.clock.tokens), Count())
+    tokens = sum((Count(**found) for found in gather(vars(trainer.clock.tokens))), Count())
     reports = replicas.report(model, environment.rank, environment.node_rank, setup.task.check_replicas)
     difference = replicas.difference(reports)
     if environment.rank == 0 and difference is not None:
@@ -168,7 +168,8 @@ def _create_trainer(setup: Setup) -> CpuTrainer:
 def _stop_on_request(trainer: CpuTrainer) -> StopOnRequest | None:
     """What ends the training early. None if no rank has the variable, or without regular checkpoints from
     which a run can resume."""
-    files = {file for found in gather(last_checkpoint.files_of(os.environ)) for file in found}
+    mine = [str(file) for file in last_checkpoint.files_of(os.environ)]
+    files = {Path(file) for found in gather(mine) for file in found}
     if not files or trainer.args.save_strategy in ("no", "best") or trainer.args.save_only_model:
         return None
     stop = StopOnRequest(sorted(files), last_checkpoint.ready_file(os.environ))

@@ -82,7 +82,8 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
     with agreement():
         trains = arguments.do_train
         choice = folder.choose_start(output, resume, overwrite, job_names, trains) if rank == 0 else None
-    start: folder.RunStart = gather(choice)[0]
+    fields = gather(choice and [choice.checkpoint and str(choice.checkpoint), choice.notes, choice.replaces])[0]
+    start = folder.RunStart(fields[0] and Path(fields[0]), *fields[1:])
 
     with agreement():
         if start.checkpoint is not None:
@@ -117,7 +118,7 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
     tokens = TokenFolder(output / token_files.FOLDER)
     with agreement():
         inputs = registry.make_inputs(task, rows, loaded, tokens)
-    used, token_notes = zip(*gather((tokens.used, tokens.notes)))  # all ranks have opened their files
+    used, token_notes = zip(*gather(([*map(str, tokens.used)], tokens.notes)))  # all ranks have opened their files
     if environment.local_rank == 0:
         tokens.clean(used)
     with agreement():

@@ -50,9 +50,9 @@ class TokenFolder:
         """The file with the tokens of a split. `digest`: of its rows. `settings`: what else they depend on."""
         return TokenFile(self, tokenizer, (digest, *settings))
 
-    def clean(self, used: Iterable[set[Path]]) -> None:
+    def clean(self, used: Iterable[Iterable[str]]) -> None:
         """Delete tokens of earlier runs, locks, and files of killed ranks. `used`: what each rank uses."""
-        kept = set[Path]().union(*used)
+        kept = {Path(path) for paths in used for path in paths}
         with contextlib.suppress(OSError):
             for path in {*self.path.iterdir()} - kept:
                 with contextlib.suppress(OSError):  # another node deletes it

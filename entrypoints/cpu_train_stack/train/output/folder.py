@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ class RunStart:
     """
 
     checkpoint: Path | None
-    notes: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
     replaces: bool = False
 
 

@@ -44,15 +44,14 @@ def weights_sha256(model: torch.nn.Module) -> str:
 
 def report(model: torch.nn.Module, rank: int, node_rank: int, hash_weights: bool) -> list[Replica]:
     """The reports of all ranks. A collective."""
-    return gather(
-        Replica(
-            rank=rank,
-            node_rank=node_rank,
-            weights_sha256=weights_sha256(model) if hash_weights else None,
-            # Linux counts in kilobytes.
-            peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        )
+    own = Replica(
+        rank=rank,
+        node_rank=node_rank,
+        weights_sha256=weights_sha256(model) if hash_weights else None,
+        # Linux counts in kilobytes.
+        peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     )
+    return [Replica(**found) for found in gather(vars(own))]
 
 
 def difference(replicas: list[Replica]) -> str | None:
