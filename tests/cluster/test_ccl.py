@@ -11,9 +11,8 @@ from tooling.basis.paths import ROOT
 CHECKS = ROOT / "bindings" / "tests"
 
 
-@pytest.mark.parametrize(
-    ("nodes", "ranks_per_node"), [(2, 1), (3, 1), (4, 1), (2, 2)], ids=["two", "three", "four", "two by two"]
-)
+# An odd number of nodes, and several ranks on each: other groups of nodes go through the same code.
+@pytest.mark.parametrize(("nodes", "ranks_per_node"), [(3, 1), (2, 2)], ids=["three", "two by two"])
 def test_every_collective_matches_the_reference_between_containers(
     nodes: int, ranks_per_node: int, image: str
 ) -> None:
