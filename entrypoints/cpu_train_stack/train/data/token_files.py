@@ -50,7 +50,7 @@ class TokenFolder:
         """The file with the tokens of a split. `digest`: of its rows. `settings`: what else they depend on."""
         return TokenFile(self, tokenizer, (digest, *settings))
 
-    def clean(self, used: Iterable[Iterable[str]]) -> None:
+    def clean(self, used: Iterable[Iterable[str | Path]]) -> None:
         """Delete tokens of earlier runs, locks, and files of killed ranks. `used`: what each rank uses."""
         kept = {Path(path) for paths in used for path in paths}
         with contextlib.suppress(OSError):
