@@ -24,13 +24,14 @@ from unittest import mock
 import torch
 from accelerate.state import AcceleratorState
 
-from cpu_train_stack.adapt import catalogue, no_padding
+from cpu_train_stack import catalogue
 from cpu_train_stack.adapt.adaptation import Adaptation, Situation
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.generate import command as generate
 from cpu_train_stack.machine import cpus
 from cpu_train_stack.placement.detect import DistributedEnvironment
 from cpu_train_stack.rank import work
+from cpu_train_stack.speed import no_padding
 from cpu_train_stack.train.main import prepare
 
 RANK, RANKS = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))

@@ -12,7 +12,7 @@ from tests.image.train_runs import ONE_THREAD
 NAME = "balanced-ranks"
 TOKENS_OF = """
 from datasets import Dataset
-from cpu_train_stack.adapt.balanced_ranks import tokens_of
+from cpu_train_stack.speed.balanced_ranks import tokens_of
 
 masks = [[1, 1, 0], [1, 0, 0], [0, 0, 0], [1, 1, 1], []]
 data = Dataset.from_dict({"attention_mask": masks, "input_ids": [[0] * 4] * 5, "label": [0] * 5})
@@ -31,7 +31,7 @@ assert tokens_of(long) == [row % 5 for row in range(25_000)]
 
 # The sampler has the order of accelerate's, which other versions use: a resumed run must find it.
 from accelerate.data_loader import SeedableRandomSampler
-from cpu_train_stack.adapt.balanced_ranks import Shuffled
+from cpu_train_stack.speed.balanced_ranks import Shuffled
 
 theirs, ours = SeedableRandomSampler(range(5000), data_seed=3), Shuffled(5000, 3)
 for epoch in (0, 1, 7):

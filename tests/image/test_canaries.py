@@ -2,7 +2,7 @@
 
 import json
 
-from cpu_train_stack.adapt import catalogue
+from cpu_train_stack import catalogue
 from tests import containers
 from tooling.checks import canaries
 
@@ -16,7 +16,7 @@ FAULTS = (
 # With the adaptations, without a function that one hooks, and with a release that is too old for another one.
 ADAPTED = """\
 import runpy, sys
-from cpu_train_stack.adapt import catalogue
+from cpu_train_stack import catalogue
 from cpu_train_stack.adapt.adaptation import Situation
 versions = catalogue.versions()
 catalogue.install(Situation((), versions, "gloo", world_size=2), frozenset())

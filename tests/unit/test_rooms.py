@@ -27,6 +27,9 @@ RUN_SIDE = (
     "operators",
     "train.scores",
     "adapt",
+    "speed",
+    "compat",
+    "catalogue",
     "train.flags",
     "train.data",
     "train.model",
@@ -75,7 +78,7 @@ TORCH_FREE = (
     *("bench.cases", "bench.report"),
 )
 # Rooms that are one module.
-MODULES = {"contract", "bench.cases", "bench.report"}
+MODULES = {"contract", "catalogue", "bench.cases", "bench.report"}
 HEAVY = {"torch", "transformers", "accelerate", "numpy"}
 
 

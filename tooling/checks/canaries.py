@@ -26,8 +26,8 @@ LIMIT_SECONDS = 1200.0
 NEWEST = ("transformers", "accelerate", "peft", "datasets", "evaluate", "huggingface-hub", "tokenizers")
 # What to do, by result.
 ADVICE = {
-    "no longer needed: remove": "set `until` in its row of entrypoints/cpu_train_stack/adapt, or remove it if no "
-    "row of the matrix has an older release",
+    "no longer needed: remove": "set `until` in its `Releases`, or remove it if no row of the matrix has an "
+    "older release",
     "hook moved: broken": "change the adaptation for this release, then its canary",
 }
 

@@ -97,9 +97,9 @@ def output_layer_of(model: Any, shift: bool) -> OutputLayer | None:
     # BigBird changes its attention for good when it computes a short row, as `is_last` does.
     is_known = getattr(model, "main_input_name", "") == "input_ids" and not model.config.is_encoder_decoder
     is_changed = any(hasattr(module, "set_attention_type") for module in model.modules())
-    # adapt.lora replaces the forward of a layer whose weight it stores in bf16.
+    # speed.lora replaces the forward of a layer whose weight it stores in bf16.
     forward = getattr(vars(layer).get("forward"), "__module__", None) if layer is not None else None
-    is_plain = type(layer) is torch.nn.Linear and forward in (None, "cpu_train_stack.adapt.lora")
+    is_plain = type(layer) is torch.nn.Linear and forward in (None, "cpu_train_stack.speed.lora")
     return OutputLayer(layer, shift) if is_known and is_plain and not is_changed else None
 
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cpu_train_stack import contract
-from cpu_train_stack.adapt.rewriting import values
 from cpu_train_stack.cli.numbers import whole_number
+from cpu_train_stack.compat.rewriting import values
 from cpu_train_stack.rank import alone
 
 

@@ -145,9 +145,9 @@ def _modules(arguments: Sequence[str], launcher: Launcher, above: Sequence[str])
 
 def _is_refused(arguments: Sequence[str]) -> bool:
     """Whether the installed transformers refuses one of the flags, which `run` adapts."""
-    from cpu_train_stack.adapt.flags import FLAGS
-    from cpu_train_stack.adapt.rewriting import values
     from cpu_train_stack.cli import packages
+    from cpu_train_stack.compat.flags import FLAGS
+    from cpu_train_stack.compat.rewriting import values
 
     installed = packages.release(packages.versions(["transformers"]).get("transformers"))
     given = values(arguments)

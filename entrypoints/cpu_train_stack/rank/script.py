@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cpu_train_stack import contract
-from cpu_train_stack.adapt import catalogue, process_group, single_rank
+from cpu_train_stack import catalogue, contract
 from cpu_train_stack.adapt.adaptation import Situation
 from cpu_train_stack.cli.errors import UsageError, path_hint
 from cpu_train_stack.cli.options import (
@@ -26,6 +25,7 @@ from cpu_train_stack.cli.options import (
     option,
     parse_options,
 )
+from cpu_train_stack.compat import process_group, single_rank
 from cpu_train_stack.group.banner import Announce
 from cpu_train_stack.placement.detect import DistributedEnvironment
 

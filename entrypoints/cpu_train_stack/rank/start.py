@@ -76,9 +76,9 @@ def _trainers_backend(argv: list[str]) -> str | None:
 
     `train`'s own parser needs transformers, whose import takes seconds.
     """
-    from cpu_train_stack.adapt.flags import BACKENDS
-    from cpu_train_stack.adapt.rewriting import name_of
     from cpu_train_stack.cli import config_files
+    from cpu_train_stack.compat.flags import BACKENDS
+    from cpu_train_stack.compat.rewriting import name_of
 
     file, words = config_files.split(argv)
     named = {name: config_files.value_of(file, name) for name in sorted(BACKENDS)} if file else {}

@@ -18,9 +18,7 @@ import psutil
 import torch.distributed as dist
 from transformers import TrainingArguments
 
-from cpu_train_stack import contract
-from cpu_train_stack.adapt import catalogue
-from cpu_train_stack.adapt import output_layer as adapted_output_layer
+from cpu_train_stack import catalogue, contract
 from cpu_train_stack.cli.errors import UsageError, one_line
 from cpu_train_stack.cli.say import say
 from cpu_train_stack.group.banner import Announce
@@ -29,6 +27,7 @@ from cpu_train_stack.machine import cgroups, last_checkpoint
 from cpu_train_stack.operators.output_layer import OutputLayer, is_last, output_layer_of
 from cpu_train_stack.placement.detect import DistributedEnvironment
 from cpu_train_stack.records.tokens import Count
+from cpu_train_stack.speed import output_layer as adapted_output_layer
 from cpu_train_stack.train import result
 from cpu_train_stack.train.flags import unsupported
 from cpu_train_stack.train.flags.arguments import Parsed

@@ -20,13 +20,15 @@ from typing import Any
 import torch
 from transformers import SchedulerType, Trainer, TrainingArguments, get_scheduler, optimization, set_seed
 
-from cpu_train_stack.adapt import catalogue, cpu, no_padding
+from cpu_train_stack import catalogue
 from cpu_train_stack.adapt.adaptation import Situation
 from cpu_train_stack.cli.errors import UsageError, one_line
+from cpu_train_stack.compat import cpu
 from cpu_train_stack.group.banner import Announce
 from cpu_train_stack.group.create import agreement, gather
 from cpu_train_stack.machine import cpus
 from cpu_train_stack.placement.detect import DistributedEnvironment
+from cpu_train_stack.speed import no_padding
 from cpu_train_stack.train import result
 from cpu_train_stack.train.data import splits, token_files
 from cpu_train_stack.train.data.labels import MULTI_LABEL, REGRESSION

@@ -18,8 +18,8 @@ from transformers.integrations.neftune import activate_neftune
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from cpu_train_stack.adapt import joining, no_padding, word_rows
 from cpu_train_stack.operators import unpadded
+from cpu_train_stack.speed import joining, no_padding, word_rows
 
 LENGTHS, WIDTH = torch.tensor([9, 1, 17, 4, 12]), 20
 NOTES: list[str] = []

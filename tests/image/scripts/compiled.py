@@ -26,7 +26,6 @@ from torch.library import opcheck
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from cpu_train_stack.adapt import lora
 from cpu_train_stack.operators import (
     attention,
     attention_bf16,
@@ -37,6 +36,7 @@ from cpu_train_stack.operators import (
     encoder_operators,
     output_layer,
 )
+from cpu_train_stack.speed import lora
 
 
 def operators() -> None:

@@ -22,9 +22,10 @@ import torch.distributed as dist
 import transformers
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, TrainingArguments
 
-from cpu_train_stack.adapt import catalogue, gradients, word_rows
+from cpu_train_stack import catalogue
 from cpu_train_stack.adapt.adaptation import Situation
 from cpu_train_stack.group.create import gather
+from cpu_train_stack.speed import gradients, word_rows
 from cpu_train_stack.train.loop.trainer import CpuTrainer
 
 RANK = dist.get_rank()

@@ -16,9 +16,9 @@ import peft
 import torch
 import transformers
 
-from cpu_train_stack.adapt import decoder_layers
-from cpu_train_stack.adapt import lora as adapted
 from cpu_train_stack.operators import decoder, numbers
+from cpu_train_stack.speed import decoder_layers
+from cpu_train_stack.speed import lora as adapted
 
 BF16, FP32 = torch.bfloat16, torch.float32
 _KERNELS = ("norm", "gated", "add", "rotated")

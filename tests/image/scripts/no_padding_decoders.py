@@ -12,8 +12,8 @@ import trained
 import transformers
 from torch._subclasses import FakeTensorMode
 
-from cpu_train_stack.adapt import joining, no_padding
 from cpu_train_stack.operators import unpadded
+from cpu_train_stack.speed import joining, no_padding
 
 SIZES = {
     "vocab_size": 60,

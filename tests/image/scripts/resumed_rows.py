@@ -23,7 +23,7 @@ from transformers import (
     set_seed,
 )
 
-from cpu_train_stack.adapt import catalogue
+from cpu_train_stack import catalogue
 from cpu_train_stack.adapt.adaptation import Situation
 from cpu_train_stack.group.create import gather
 from cpu_train_stack.train.loop.trainer import CpuTrainer

@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Callable, NoReturn, Optional
 
 from cpu_train_stack import contract
-from cpu_train_stack.adapt.rewriting import name_of
 from cpu_train_stack.cli import config_files, packages
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.cli.options import Parser
+from cpu_train_stack.compat.rewriting import name_of
 from cpu_train_stack.train.flags import old_flags, unsupported
 
 

@@ -1,4 +1,4 @@
-"""Replace flags from old guides (listed in adapt/flags.py) on the command line of `train`."""
+"""Replace flags from old guides (listed in compat/flags.py) on the command line of `train`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass
 
-from cpu_train_stack.adapt.flags import FLAGS, GLUE, OldFlag
-from cpu_train_stack.adapt.rewriting import Found, name_of, rewrite
 from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.compat.flags import FLAGS, GLUE, OldFlag
+from cpu_train_stack.compat.rewriting import Found, name_of, rewrite
 from cpu_train_stack.train.flags import unsupported
 
 _OLD = {flag.name: flag.of_train for flag in FLAGS}

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
-from cpu_train_stack.adapt.step_clock import StepClock
+from cpu_train_stack.speed.step_clock import StepClock
 
 
 def mean_over_ranks(values: list[float]) -> list[float]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from cpu_train_stack.adapt.step_clock import StepClock
 from cpu_train_stack.cli.say import say
+from cpu_train_stack.speed.step_clock import StepClock
 from cpu_train_stack.train.loop.speed import Speed, progress_line
 
 

@@ -15,10 +15,10 @@ from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_N
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from cpu_train_stack.adapt import balanced_ranks
-from cpu_train_stack.adapt.step_clock import clock_of
 from cpu_train_stack.group.create import agreement, gather
 from cpu_train_stack.operators.output_layer import OutputLayer
+from cpu_train_stack.speed import balanced_ranks
+from cpu_train_stack.speed.step_clock import clock_of
 from cpu_train_stack.train.flags.training_arguments import changed, check_metric
 from cpu_train_stack.train.loop import console, resume
 from cpu_train_stack.train.loop.grouping import GroupedByLength
@@ -36,10 +36,10 @@ class DropoutPerRank(TrainerCallback):
 
 
 class CpuTrainer(Trainer):
-    """The Trainer that the speed-ups of `adapt` have changed, with what only `train` needs.
+    """The Trainer that the adaptations of `speed` have changed, with what only `train` needs.
 
     `losses` and `progress`: complete after `train_from`. `evaluated`: the last evaluation's step and metrics.
-    `ddp_comm_hook` and `row_lengths`: read by `adapt.gradients` and `adapt.balanced_ranks`.
+    `ddp_comm_hook` and `row_lengths`: read by `speed.gradients` and `speed.balanced_ranks`.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class CpuTrainer(Trainer):
     ) -> None:
         """`exchange`: how gradients are exchanged, see gradients.exchange.
 
-        `output`: computes the sums of the loss, see adapt.output_layer. `write`: generates texts during
+        `output`: computes the sums of the loss, see speed.output_layer. `write`: generates texts during
         evaluation. `options`: of Trainer.
         """
         arguments, sharded = options["args"], sharding.is_sharded(options["model"])

@@ -8,9 +8,9 @@ from typing import Any
 import psutil
 import torch
 
-from cpu_train_stack.adapt import lora, no_padding
 from cpu_train_stack.operators import output_layer, recomputation
 from cpu_train_stack.records.tokens import count
+from cpu_train_stack.speed import lora, no_padding
 from cpu_train_stack.train.data.types import TrainerInputs
 from cpu_train_stack.train.model import configuration, memory
 from cpu_train_stack.train.model.memory import Footprint

@@ -21,8 +21,8 @@ import transformers
 from private_names import MovedError, hook
 from transformers import HfArgumentParser, Trainer, TrainingArguments, trainer_pt_utils, trainer_utils
 
-from cpu_train_stack.adapt import old_apis, trainer_names
-from cpu_train_stack.adapt.flags import OldFlag
+from cpu_train_stack.compat import old_apis, trainer_names
+from cpu_train_stack.compat.flags import OldFlag
 
 
 def lacks(owner: str, *names: str) -> bool:
@@ -181,7 +181,7 @@ def load_metric() -> bool:
 def offline_metrics() -> bool:
     import evaluate
 
-    from cpu_train_stack.adapt.metrics import METRICS
+    from cpu_train_stack.compat.metrics import METRICS
 
     hook(evaluate, "load", "path", "config_name", "module_type", "download_config", "download_mode", "revision")
     if evaluate.loading.load is not evaluate.load:

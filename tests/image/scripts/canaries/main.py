@@ -24,8 +24,9 @@ import speed_ups
 import surroundings_of_ranks
 import torch
 
-from cpu_train_stack.adapt import catalogue, training_arguments
+from cpu_train_stack import catalogue
 from cpu_train_stack.adapt.adaptation import SEEN, Adaptation, Situation
+from cpu_train_stack.compat import training_arguments
 
 NEEDED, NOT_NEEDED = "needed", "no longer needed: remove"
 BROKEN, ABSENT = "hook moved: broken", "not in this release"

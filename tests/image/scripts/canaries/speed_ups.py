@@ -15,7 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel, Trainer, TrainerCallback
 
-from cpu_train_stack.adapt import decoder_layers, encoder_layers, joining, no_padding, padding, patterns
+from cpu_train_stack.speed import decoder_layers, encoder_layers, joining, no_padding, padding, patterns
 
 SMALL = {
     "vocab_size": 16, "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,

@@ -21,7 +21,7 @@ from adapted_names import Halves, arguments
 from private_names import MovedError, hook
 from transformers import Trainer, TrainingArguments
 
-from cpu_train_stack.adapt import launcher_variables, loss_scale
+from cpu_train_stack.compat import launcher_variables, loss_scale
 
 
 def be_rank() -> None:

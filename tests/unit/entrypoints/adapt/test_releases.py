@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import cpu_train_stack
-from cpu_train_stack.adapt import catalogue, private
+from cpu_train_stack import catalogue
+from cpu_train_stack.adapt import private
 from cpu_train_stack.adapt.adaptation import SEEN, Adaptation, Releases, Situation
 
 PACKAGE = Path(cpu_train_stack.__file__).parent

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from invoke.exceptions import Exit
 
-from cpu_train_stack.adapt import catalogue, training_arguments
+from cpu_train_stack import catalogue
 from cpu_train_stack.adapt.adaptation import SEEN
 from cpu_train_stack.cli.packages import release
+from cpu_train_stack.compat import training_arguments
 from tooling.basis.paths import ROOT
 from tooling.checks import canaries
 from tooling.pins import parse

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cpu_train_stack.adapt import training_arguments
 from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.compat import training_arguments
 from cpu_train_stack.train.flags import arguments, old_flags
 
 # The release that the default pin has: what it knows of the old flags.

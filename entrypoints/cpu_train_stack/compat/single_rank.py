@@ -12,10 +12,10 @@ import functools
 import os
 from typing import Any
 
-from cpu_train_stack.adapt import launcher_variables
 from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation
-from cpu_train_stack.adapt.process_group import replace_function
 from cpu_train_stack.cli.import_hooks import after_import
+from cpu_train_stack.compat import launcher_variables
+from cpu_train_stack.compat.process_group import replace_function
 
 NAME = "single-rank"
 # What torchrun's agent and `rank.start` set for a rank. The agent's file for the rank's error stays.

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpu_train_stack.adapt import balanced_ranks, no_padding
-from cpu_train_stack.adapt.balanced_ranks import Balanced, balance, balance_padded
+from cpu_train_stack.speed import balanced_ranks, no_padding
+from cpu_train_stack.speed.balanced_ranks import Balanced, balance, balance_padded
 
 CHANCE = random.Random(5)
 LENGTHS = [CHANCE.randint(4, 128) for _ in range(1000)]

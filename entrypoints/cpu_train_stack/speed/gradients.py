@@ -43,8 +43,8 @@ def exchange(model: Any, wanted: str | None) -> None:
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
     from torch.nn.parallel import DistributedDataParallel
 
-    from cpu_train_stack.adapt import word_rows
-    from cpu_train_stack.adapt.step_clock import waiting
+    from cpu_train_stack.speed import word_rows
+    from cpu_train_stack.speed.step_clock import waiting
 
     wrapped = getattr(model, "_orig_mod", model)  # torch.compile's
     if wanted == "torch" or not isinstance(wrapped, DistributedDataParallel):

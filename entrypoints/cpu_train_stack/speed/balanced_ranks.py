@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Callable
 
-from cpu_train_stack.adapt import no_padding
 from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, before_method, on_import
+from cpu_train_stack.speed import no_padding
 
 NAME = "balanced-ranks"
 _RELEASES = Releases("transformers", "4.46")  # not tested with older ones

@@ -6,32 +6,34 @@ import os
 from collections.abc import Iterable, Mapping
 
 from cpu_train_stack import contract
-from cpu_train_stack.adapt import (
-    balanced_ranks,
+from cpu_train_stack.adapt.adaptation import PACKAGES, Adaptation, Situation
+from cpu_train_stack.cli import packages
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.compat import (
     cpu,
-    decoder_layers,
-    encoder_layers,
-    gradients,
     launcher_variables,
-    lora,
     loss_scale,
-    no_padding,
     offline_metrics,
     old_apis,
     old_transformers,
-    output_layer,
     process_group,
-    progress,
     ragged_batches,
     single_rank,
-    step_records,
     trainer_methods,
     trainer_names,
     training_arguments,
 )
-from cpu_train_stack.adapt.adaptation import PACKAGES, Adaptation, Situation
-from cpu_train_stack.cli import packages
-from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.speed import (
+    balanced_ranks,
+    decoder_layers,
+    encoder_layers,
+    gradients,
+    lora,
+    no_padding,
+    output_layer,
+    progress,
+    step_records,
+)
 
 EVERYTHING = "all"
 

@@ -32,7 +32,7 @@ from cpu_train_stack.adapt.adaptation import (
     is_compiled,
     on_import,
 )
-from cpu_train_stack.adapt.loss_code import attributes, loss_functions, names, own_method
+from cpu_train_stack.compat.loss_code import attributes, loss_functions, names, own_method
 
 _NAME, _ITEMS = "loss-scale", "num_items_in_batch"
 _ATTRIBUTE = "_cpu_train_stack_scale"  # of a Trainer, and of the steps that respect it
@@ -110,7 +110,7 @@ class _Scale:
 
     def _share(self, model: Any, count: Any, parts: int) -> Any:
         """The count of one rank and step. torch.compile would not know the class LabelCount."""
-        from cpu_train_stack.adapt import loss_count
+        from cpu_train_stack.compat import loss_count
 
         may_cut = any(_WHOLE & names(function) for _, function in loss_functions(self._trainer))
         if may_cut and any(map(is_compiled, model.modules())):
@@ -123,7 +123,7 @@ class _Scale:
     @staticmethod
     def _whole(part: Any) -> tuple[Any, float]:
         """A whole number of labels, and the factor that gives the loss of `part` labels."""
-        from cpu_train_stack.adapt import loss_count
+        from cpu_train_stack.compat import loss_count
 
         whole = loss_count.nearest(part)
         return whole, float(whole) / float(part)
@@ -272,7 +272,7 @@ def _hook(situation: Situation, module: Any) -> None:
     original = trainer.training_step
 
     def install(new: Any) -> None:
-        from cpu_train_stack.adapt import loss_count
+        from cpu_train_stack.compat import loss_count
 
         setattr(new, _ATTRIBUTE, _Scale(new, situation))
         _cover_steps(new)

@@ -14,12 +14,12 @@ import torch
 from torch.autograd import Variable
 from transformers import TrainerCallback
 
-from cpu_train_stack.adapt import no_padding
 from cpu_train_stack.records import origin, writer
 from cpu_train_stack.records.counters import Counters, most_delayed
 from cpu_train_stack.records.record import Event, Log, Steps, summed
 from cpu_train_stack.records.tokens import Count, count
 from cpu_train_stack.records.writer import Writer
+from cpu_train_stack.speed import no_padding
 
 
 class _Waits:

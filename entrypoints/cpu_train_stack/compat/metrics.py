@@ -7,8 +7,8 @@ from typing import Any
 import evaluate
 from datasets import Features, Sequence, Value
 
-from cpu_train_stack.adapt import measures
 from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.compat import measures
 from cpu_train_stack.train.scores import entities, glue, squad, texts
 
 

@@ -1,6 +1,6 @@
 """Decoders compute what lies between their matrix products in one pass each (operators.decoder).
 
-The classes of every model that compute what the kernels do are changed (adapt.patterns): the layer adds to the
+The classes of every model that compute what the kernels do are changed (speed.patterns): the layer adds to the
 residual stream and normalizes in one pass, and SwiGLU, RMSNorm and rotary embeddings are one pass each. Under
 autocast, results that only matrix products use are rounded to its dtype at once, as the products would do. A layer
 that differs from transformers' own (hooks, other modules, other dtypes) is computed as before.
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from cpu_train_stack import contract
-from cpu_train_stack.adapt import patterns
 from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, is_plain
 from cpu_train_stack.operators import library
 from cpu_train_stack.operators.bf16_products import autocast_dtype
+from cpu_train_stack.speed import patterns
 
 RELEASES = Releases("transformers", "5.0")
 _ROTARY = "apply_rotary_pos_emb"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cpu_train_stack.adapt import old_transformers
 from cpu_train_stack.adapt.adaptation import Situation, add_to_transformers
+from cpu_train_stack.compat import old_transformers
 
 
 def tokenizer() -> Any:

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from cpu_train_stack.adapt import progress
 from cpu_train_stack.adapt.adaptation import Situation
+from cpu_train_stack.speed import progress
 
 
 class LikeKubeflows:

@@ -27,7 +27,7 @@ from cpu_train_stack.adapt.adaptation import (
     before_method,
     on_import,
 )
-from cpu_train_stack.adapt.launcher_variables import is_script
+from cpu_train_stack.compat.launcher_variables import is_script
 
 _NAME = "trainer-methods"
 _ITEMS = "num_items_in_batch"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cpu_train_stack.adapt import joining, no_padding, padding
 from cpu_train_stack.adapt.adaptation import Situation
+from cpu_train_stack.speed import joining, no_padding, padding
 
 
 def config(**changes: Any) -> Any:

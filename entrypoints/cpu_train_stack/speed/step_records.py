@@ -13,7 +13,7 @@ _RELEASES = Releases("transformers", "4.46")
 
 def _hook(_situation: Situation, module: Any) -> None:
     def attach(trainer: Any) -> None:
-        from cpu_train_stack.adapt.step_clock import StepRecorder, clock_of
+        from cpu_train_stack.speed.step_clock import StepRecorder, clock_of
 
         trainer.add_callback(StepRecorder(clock_of(trainer)))
 

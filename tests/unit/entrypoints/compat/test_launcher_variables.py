@@ -15,7 +15,7 @@ ROOT = Path(cpu_train_stack.__file__).parents[1]
 # Runs code under a file's name, as a rank of two on its node and four in all, with the adaptation installed.
 PROGRAM = """
 import sys
-from cpu_train_stack.adapt import launcher_variables
+from cpu_train_stack.compat import launcher_variables
 from cpu_train_stack.adapt.adaptation import Situation
 launcher_variables._install(Situation((), {}, "ccl", 0, 4))
 name, code = sys.argv[1:]

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from cpu_train_stack import contract
-from cpu_train_stack.adapt import catalogue, flags, old_apis, rewriting, trainer_names
+from cpu_train_stack import catalogue, contract
 from cpu_train_stack.adapt.adaptation import Situation
 from cpu_train_stack.cli import import_hooks
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.cli.packages import release
+from cpu_train_stack.compat import flags, old_apis, rewriting, trainer_names
 from tests.unit.entrypoints.test_dispatch import entrypoint, one_error_line
 
 FLAGS = {flag.name: flag for flag in flags.FLAGS}

@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from cpu_train_stack.adapt import catalogue, cpu, old_apis, process_group
+from cpu_train_stack import catalogue
 from cpu_train_stack.adapt.adaptation import Situation
 from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.compat import cpu, old_apis, process_group
 
 
 @pytest.mark.parametrize("name", ["PartialState", "AcceleratorState"])

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cpu_train_stack.adapt import offline_metrics
 from cpu_train_stack.adapt.adaptation import Situation
 from cpu_train_stack.cli import packages
 from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.compat import offline_metrics
 
 
 def evaluate(monkeypatch: pytest.MonkeyPatch) -> Any:

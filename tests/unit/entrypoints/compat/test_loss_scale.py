@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cpu_train_stack.adapt import loss_scale
 from cpu_train_stack.adapt.adaptation import Situation
+from cpu_train_stack.compat import loss_scale
 
 
 class Trainer:

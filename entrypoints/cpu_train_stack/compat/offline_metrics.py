@@ -13,9 +13,9 @@ import inspect
 from pathlib import Path
 from typing import Any, Callable
 
-from cpu_train_stack.adapt import measures
 from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, on_import
 from cpu_train_stack.cli.errors import UsageError, one_line
+from cpu_train_stack.compat import measures
 from cpu_train_stack.train.scores.texts import PACKAGES, can
 
 _NAME = "offline-metrics"
@@ -39,7 +39,7 @@ def _hook(situation: Situation, module: Any) -> None:
                 f"evaluate.load({path!r}) needs the package {PACKAGES[name]}, which this image does not have: "
                 f"build it with ./inv build --with '{PACKAGES[name]}'"
             )
-        from cpu_train_stack.adapt.metrics import METRICS
+        from cpu_train_stack.compat.metrics import METRICS
 
         situation.report(_NAME, f"evaluate.load({path!r}) uses the image's metric: nothing is downloaded")
         named = given.pop("init_kwargs", {})

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any, Callable
 
 from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, before_method, on_import
-from cpu_train_stack.adapt.trainer_methods import own_functions
 from cpu_train_stack.cli.import_hooks import after_import
+from cpu_train_stack.compat.trainer_methods import own_functions
 
 _TOKENIZER, _NAMES = "trainer-tokenizer", "trainer-names"
 _TRAINER, _SEQ2SEQ = "transformers.trainer", "transformers.trainer_seq2seq"

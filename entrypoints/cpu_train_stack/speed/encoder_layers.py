@@ -1,6 +1,6 @@
 """Encoders compute what lies between their matrix products in one pass each (operators.encoder).
 
-The classes of every model that compute what the kernels do are changed (adapt.patterns): dropout, the sum with the
+The classes of every model that compute what the kernels do are changed (speed.patterns): dropout, the sum with the
 residual stream and LayerNorm are one pass, and so is GELU. Under autocast, the products of a layer read one copy
 of the stream instead of casting it each. A layer that differs from transformers' own (hooks, other modules, other
 dtypes) is computed as before.
@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, Callable
 
-from cpu_train_stack.adapt import patterns
 from cpu_train_stack.adapt.adaptation import Adaptation, Situation, is_plain
-from cpu_train_stack.adapt.decoder_layers import RELEASES, obstacle
 from cpu_train_stack.operators import dropout
 from cpu_train_stack.operators.bf16_products import autocast_dtype
+from cpu_train_stack.speed import patterns
+from cpu_train_stack.speed.decoder_layers import RELEASES, obstacle
 
 # The layers of an attention for queries, keys and values, and the one after it.
 _ATTENTIONS = ((("query", "key", "value"), None), (("q_lin", "k_lin", "v_lin"), "out_lin"))

@@ -1,4 +1,4 @@
-"""Decoders without padding, and packed rows without a mask: each row attends to its own tokens (adapt.no_padding).
+"""Decoders without padding, and packed rows without a mask: each row attends to its own tokens (speed.no_padding).
 
 A packed batch has several rows in each sequence, whose positions start again at 0. transformers would compute the
 attention of all tokens of a sequence to all others, and hide most of it. With a cache, it does not separate the
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from cpu_train_stack.adapt import joining, padding
 from cpu_train_stack.operators import unpadded
+from cpu_train_stack.speed import joining, padding
 
 # Each head, and whether it has a label for each token.
 _HEADS = {"ForCausalLM": True, "ForSequenceClassification": False}

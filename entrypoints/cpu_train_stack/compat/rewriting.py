@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cpu_train_stack.adapt.flags import OldFlag, is_true
 from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.compat.flags import OldFlag, is_true
 
 
 @dataclass(frozen=True)

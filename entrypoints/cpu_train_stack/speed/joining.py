@@ -10,9 +10,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
-from cpu_train_stack.adapt import padding
 from cpu_train_stack.operators import unpadded
 from cpu_train_stack.operators.transforms import is_compiling, is_left_to_torch
+from cpu_train_stack.speed import padding
 
 _BASE = "PreTrainedModel"  # the end of the name of the class on which the models of a family are based
 # Below this share of padding, joining the rows takes longer than computing the padding (docs/speed.md).

@@ -23,9 +23,9 @@ from typing import Any
 
 from cpu_train_stack import contract
 from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, before_method, on_import
-from cpu_train_stack.adapt.flags import DDP_BACKEND, FLAGS, OldFlag
-from cpu_train_stack.adapt.launcher_variables import is_script
-from cpu_train_stack.adapt.rewriting import Found, rewrite, rewrite_fields
+from cpu_train_stack.compat.flags import DDP_BACKEND, FLAGS, OldFlag
+from cpu_train_stack.compat.launcher_variables import is_script
+from cpu_train_stack.compat.rewriting import Found, rewrite, rewrite_fields
 
 _BASE = "TrainingArguments"
 # The flags to replace. Each adaptation adds its flag when it is installed.

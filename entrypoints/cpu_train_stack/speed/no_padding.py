@@ -1,6 +1,6 @@
 """Compute no padding in the layers of encoders and decoders (operators.unpadded), where the loss stays the same.
 
-Three kinds of classes of each family of encoders are changed; for decoders, see adapt.decoders. The base model
+Three kinds of classes of each family of encoders are changed; for decoders, see speed.decoders. The base model
 joins the rows of its input, or computes the padded input if it does not support the arguments. The encoder inside
 it returns the padded shape, which the pooler and the heads expect. Its padding positions are zeros instead of the
 states of padding tokens, so only heads whose loss does not depend on these positions allow it.
@@ -16,11 +16,11 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable
 
-from cpu_train_stack.adapt import decoders, joining, patterns
 from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, after_creation
-from cpu_train_stack.adapt.joining import Use
 from cpu_train_stack.cli.import_hooks import after_import
 from cpu_train_stack.operators import unpadded
+from cpu_train_stack.speed import decoders, joining, patterns
+from cpu_train_stack.speed.joining import Use
 
 NAME = "no-padding"
 ANSWERS = "no-padding-answers"
