@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from invoke.exceptions import Exit
 
 from cpu_train_stack import contract
+from cpu_train_stack.cli import files
 from cpu_train_stack.cli.account import TMP
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.cli.files import parse_json
@@ -155,7 +156,8 @@ def run_cluster(spec: ClusterSpec, engine: Engine) -> dict[str, Any]:
     Raises Exit with the cluster's exit code if it fails.
     """
     shared = cluster.writable_folder(output_of(spec.name))
-    (shared / result.NAME).unlink(missing_ok=True)
+    # Not removed: it may be that of another ./inv, which has reserved the cluster.
+    before = files.written(shared / result.NAME)
     measured = replace(
         spec,
         command=(*spec.command, f"--output=/output/{result.NAME}"),
@@ -165,6 +167,9 @@ def run_cluster(spec: ClusterSpec, engine: Engine) -> dict[str, Any]:
     outcome = cluster.run(measured, engine, shown=sys.stderr.buffer)
     if outcome.exit_code != 0:
         raise Exit(f"bench failed: the cluster ended with exit code {outcome.exit_code}", code=outcome.exit_code)
+    with result.understood(shared):
+        if before and files.written(shared / result.NAME) == before:
+            raise ValueError("of an earlier measurement")
     return result.read(shared)
 
 

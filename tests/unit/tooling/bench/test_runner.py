@@ -169,3 +169,24 @@ def test_a_document_that_the_images_bench_does_not_write_is_one_line(
     monkeypatch.setattr(report, "folder", lambda *_: tmp_path)
     with pytest.raises(UsageError, match=r"result\.json has other content than this version"):
         bench(Choice())
+
+
+def test_a_refused_measurement_keeps_the_result_of_the_one_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = tmp_path / "bench/output/result.json"
+    written.parent.mkdir(parents=True)
+    written.write_text('{"rows": []}')
+
+    def refuse(*_: object, **__: object) -> Outcome:
+        raise UsageError("cluster bench is running")
+
+    monkeypatch.setattr(cluster, "CLUSTERS", tmp_path)
+    monkeypatch.setattr(cluster, "run", refuse)
+    spec = ClusterSpec("bench", "sha256:1", command=("bench",))
+    with pytest.raises(UsageError, match="cluster bench is running"):
+        runner.run_cluster(spec, ENGINE)
+    assert written.is_file()
+    monkeypatch.setattr(cluster, "run", lambda *_, **__: Outcome(0))
+    with pytest.raises(UsageError, match="of an earlier measurement"):
+        runner.run_cluster(spec, ENGINE)
