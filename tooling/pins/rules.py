@@ -47,6 +47,8 @@ CXX11_ABI = "2.6.0"
 # The first torch that this project's bindings compile against, and the first that works with numpy 2.
 BINDINGS_FROM = "1.10.0"
 NUMPY_2_FROM = "2.3.0"
+# The torch of the last IPEX: Intel has archived it.
+LAST_IPEX = "2.8"
 # The first setuptools without pkg_resources, and the first IPEX that does not import it (IPEX 1.13 to 2.7 do).
 NO_PKG_RESOURCES_FROM, IPEX_WITHOUT_IT = "82", "2.8"
 
@@ -105,8 +107,11 @@ def numpy_fits_torch(pin: Pin) -> str | None:
 def ipex_is_for_torch(pin: Pin) -> str | None:
     ipex = _version(pin, IPEX)
     if ipex and ipex.release[:2] != _torch(pin).release[:2]:
-        wanted = ".".join(map(str, _torch(pin).release[:2]))
-        return f"{IPEX} {ipex} is only for torch {ipex.major}.{ipex.minor}, found {_torch(pin)}: use {wanted}.*"
+        torch = _torch(pin)
+        use = f"a pin with torch {ipex.major}.{ipex.minor} (./inv matrix)"
+        if torch.release[:2] <= Version(LAST_IPEX).release:
+            use += f", or {IPEX} {torch.major}.{torch.minor}.*"
+        return f"{IPEX} {ipex} is only for torch {ipex.major}.{ipex.minor}, found {torch}: use {use}"
     return None
 
 

@@ -41,7 +41,12 @@ def test_every_row_of_the_matrix_keeps_every_rule(pin: Pin) -> None:
         ),
         pytest.param({"torch": "2.4.1+cpu"}, "never published for torch 2.4.1+cpu", id="patch-release-of-torch"),
         pytest.param({"torch": "2.4.0"}, "linked against the +cpu build of torch, found torch 2.4.0", id="cuda"),
-        pytest.param({"intel-extension-for-pytorch": "2.5.0"}, "only for torch 2.5, found 2.4.0+cpu", id="ipex"),
+        pytest.param(
+            {"intel-extension-for-pytorch": "2.5.0"},
+            "only for torch 2.5, found 2.4.0+cpu: use a pin with torch 2.5 (./inv matrix), "
+            "or intel-extension-for-pytorch 2.4.*",
+            id="ipex",
+        ),
         pytest.param(
             {"setuptools": "82.0.0"},
             "imports pkg_resources: use setuptools below 82, found setuptools 82",
@@ -92,6 +97,13 @@ def test_the_rules_apply_to_this_projects_bindings_too(row: dict[str, str], pyth
 def test_intels_backend_must_be_among_the_packages() -> None:
     without = {name: version for name, version in FITS_2_4.items() if name != "oneccl-bind-pt"}
     assert "needs oneccl-bind-pt" in (broken(without, ccl=Ccl.INTEL) or "")
+
+
+def test_no_ipex_is_advised_for_a_torch_that_has_none() -> None:
+    problem = broken(
+        {**FITS_2_4, "torch": "2.13.0+cpu", "intel-extension-for-pytorch": "1.13.0"}, ccl=Ccl.BINDINGS
+    )
+    assert (problem or "").endswith("found 2.13.0+cpu: use a pin with torch 1.13 (./inv matrix)")
 
 
 def test_an_ipex_that_imports_pkg_resources_needs_an_older_setuptools() -> None:
