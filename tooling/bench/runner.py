@@ -11,7 +11,6 @@ from typing import Annotated, Any
 from invoke.exceptions import Exit
 
 from cpu_train_stack import contract
-from cpu_train_stack.cli import files
 from cpu_train_stack.cli.account import TMP
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.cli.files import parse_json
@@ -156,20 +155,20 @@ def run_cluster(spec: ClusterSpec, engine: Engine) -> dict[str, Any]:
     Raises Exit with the cluster's exit code if it fails.
     """
     shared = cluster.writable_folder(output_of(spec.name))
-    # Not removed: it may be that of another ./inv, which has reserved the cluster.
-    before = files.written(shared / result.NAME)
     measured = replace(
         spec,
         command=(*spec.command, f"--output=/output/{result.NAME}"),
         mounts=(Mount(shared, contract.OUTPUT, read_only=False),),
         offline=True,
     )
-    outcome = cluster.run(measured, engine, shown=sys.stderr.buffer)
+    outcome = cluster.run(
+        measured,
+        engine,
+        shown=sys.stderr.buffer,
+        prepare=lambda: (shared / result.NAME).unlink(missing_ok=True),
+    )
     if outcome.exit_code != 0:
         raise Exit(f"bench failed: the cluster ended with exit code {outcome.exit_code}", code=outcome.exit_code)
-    with result.understood(shared):
-        if before and files.written(shared / result.NAME) == before:
-            raise ValueError("of an earlier measurement")
     return result.read(shared)
 
 

@@ -84,7 +84,6 @@ def demo(
     )
     folder = FOLDERS[task]
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "result.json").unlink(missing_ok=True)
     engine, image = choice.ensure()
     batch = batch_size // world_size
     held_out: list[demo_chats.Chat] = []
@@ -97,9 +96,7 @@ def demo(
         train, test = demo_data.write(folder / "data")
         words = command(row, batch, backend, train.name, test.name)
         shutil.copyfile(SCRIPT, folder / "data" / SCRIPT.name)
-    # Of an earlier demo. A report that root has written there would be refused.
-    shutil.rmtree(folder / "output", ignore_errors=True)
-    output = run.writable_folder(folder / "output")
+    output = (folder / "output").resolve()
     spec = ClusterSpec(
         name="demo",
         image=image.id,
@@ -119,7 +116,7 @@ def demo(
     before = demo_answers.ask(image.id, model, questions, engine) if questions else []
     say(f"starting {node_count} containers on a private network; ranks in each container: {ranks_per_node}")
     started = time.time()
-    outcome = run.run(spec, engine)
+    outcome = run.run(spec, engine, prepare=partial(_remove_results, folder, output))
     if outcome.exit_code != 0:
         raise Exit(
             f"the demo failed: the cluster exited with code {outcome.exit_code}; its output is above and in "
@@ -150,6 +147,13 @@ def demo(
     status.record_image(inspect.content_sha256(image.id), {"image": image.id, "pin": found["pin"]})
     if row and status.record(row, PinStatus.TESTED, f"./inv demo {row.options}"):
         say(f"pin {row.name} is now tested, as recorded in {shown(status.STATUS_FILE)}")
+
+
+def _remove_results(folder: Path, output: Path) -> None:
+    """Remove the results of an earlier demo. A report that root has written there would be refused."""
+    (folder / result.NAME).unlink(missing_ok=True)
+    shutil.rmtree(output, ignore_errors=True)
+    run.writable_folder(output)
 
 
 def check_task(task: str, row: Pin | None) -> None:

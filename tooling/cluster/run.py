@@ -9,7 +9,7 @@ When one node fails, the other nodes are stopped.
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,16 +41,23 @@ class Outcome:
     taken_down: bool = False
 
 
-def run(spec: ClusterSpec, engine: Engine, shown: BinaryIO | None = None) -> Outcome:
+def run(
+    spec: ClusterSpec,
+    engine: Engine,
+    shown: BinaryIO | None = None,
+    prepare: Callable[[], object] = lambda: None,
+) -> Outcome:
     """Start the cluster, print its output, wait for its end, and always remove its containers.
 
-    The output goes to `shown`, by default standard output. If the engine is lost, the job fails with
+    `prepare` removes the files of an earlier run. It is called after the check that no cluster of this name is
+    running. The output goes to `shown`, by default standard output. If the engine is lost, the job fails with
     STUCK_EXIT_CODE, and the containers are removed when the engine is back. Raises EngineGoneError if the engine
-    does not come back.
+    does not come back, and UsageError if the cluster is running.
     """
     log = folder_of(spec.name) / "log.txt"
     with _reserved(spec.name):
         _remove_leftovers(spec)
+        prepare()
         with _torn_down(spec.name, engine.endpoint):
             try:
                 _start_containers(spec, engine.endpoint)

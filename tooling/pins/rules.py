@@ -47,7 +47,7 @@ CXX11_ABI = "2.6.0"
 # The first torch that this project's bindings compile against, and the first that works with numpy 2.
 BINDINGS_FROM = "1.10.0"
 NUMPY_2_FROM = "2.3.0"
-# The torch of the last IPEX: Intel has archived it.
+# The last torch that has an IPEX: Intel has archived IPEX.
 LAST_IPEX = "2.8"
 # The first setuptools without pkg_resources, and the first IPEX that does not import it (IPEX 1.13 to 2.7 do).
 NO_PKG_RESOURCES_FROM, IPEX_WITHOUT_IT = "82", "2.8"

@@ -14,6 +14,7 @@ from docker.errors import DockerException
 from invoke.exceptions import Exit
 
 from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import locked
 from tooling.bench import attention, collectives, launch, report, runner, scaling
 from tooling.cluster import run as cluster
 from tooling.cluster import users
@@ -178,15 +179,25 @@ def test_a_refused_measurement_keeps_the_result_of_the_one_that_runs(
     written.parent.mkdir(parents=True)
     written.write_text('{"rows": []}')
 
-    def refuse(*_: object, **__: object) -> Outcome:
-        raise UsageError("cluster bench is running")
-
     monkeypatch.setattr(cluster, "CLUSTERS", tmp_path)
-    monkeypatch.setattr(cluster, "run", refuse)
     spec = ClusterSpec("bench", "sha256:1", command=("bench",))
-    with pytest.raises(UsageError, match="cluster bench is running"):
+    with locked(tmp_path / ".bench.lock", waiting=None), pytest.raises(UsageError, match="bench is running"):
         runner.run_cluster(spec, ENGINE)
     assert written.is_file()
-    monkeypatch.setattr(cluster, "run", lambda *_, **__: Outcome(0))
-    with pytest.raises(UsageError, match="of an earlier measurement"):
-        runner.run_cluster(spec, ENGINE)
+
+
+def test_the_result_of_an_earlier_measurement_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = tmp_path / "bench/output/result.json"
+    written.parent.mkdir(parents=True)
+    written.write_text('{"rows": []}')
+
+    def run(*_: object, prepare: Callable[[], object], **__: object) -> Outcome:
+        prepare()
+        return Outcome(0)
+
+    monkeypatch.setattr(cluster, "CLUSTERS", tmp_path)
+    monkeypatch.setattr(cluster, "run", run)
+    with pytest.raises(UsageError, match="No such file"):
+        runner.run_cluster(ClusterSpec("bench", "sha256:1", command=("bench",)), ENGINE)

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sysconfig
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from invoke.exceptions import Exit
 
 from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import locked
 from tooling.cluster import demo, demo_answers, demo_chats, demo_data, pretrained
 from tooling.cluster import run as cluster
 from tooling.cluster.compose import ClusterSpec
@@ -91,6 +93,9 @@ def test_bad_options_are_refused_before_an_engine_is_needed(
         demo.demo(Choice(), nodes, 1, backend, launcher)
 
 
+RUN = cluster.run
+
+
 @dataclass
 class FakeClusters:
     """Replaces the clusters of a demo: they fail, or end with `result` as what they have written."""
@@ -99,8 +104,10 @@ class FakeClusters:
     result: str = ""
     started: list[ClusterSpec] = field(default_factory=list)
 
-    def run(self, spec: ClusterSpec, *_: object) -> Outcome:
+    def run(self, spec: ClusterSpec, *_: object, prepare: Callable[[], object] = lambda: None) -> Outcome:
         self.started.append(spec)
+        prepare()
+        (self.folder / "output").mkdir(exist_ok=True)
         (self.folder / "output/result.json").write_text(self.result)
         return Outcome(0 if self.result else 7)
 
@@ -157,6 +164,21 @@ def test_a_result_that_the_images_train_does_not_write_is_one_line(text: str, ru
     runs.result = text
     with pytest.raises(UsageError, match=r"result\.json has other content than this version"):
         demo.demo(Choice(), 2, 1, "ccl", "torchrun")
+
+
+def test_a_refused_demo_keeps_the_files_of_the_one_that_runs(
+    runs: FakeClusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "run", RUN)
+    monkeypatch.setattr(cluster, "CLUSTERS", tmp_path)
+    written = [tmp_path / "result.json", tmp_path / "output/model.safetensors"]
+    for file in written:
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+    with locked(tmp_path / ".demo.lock", waiting=None), pytest.raises(UsageError, match="demo is running"):
+        demo.demo(Choice(), 2, 1, "ccl", "torchrun")
+    assert all(file.exists() for file in written)
+    assert runs.started == []
 
 
 @pytest.mark.parametrize(
