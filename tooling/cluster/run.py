@@ -266,7 +266,8 @@ def _torn_down(name: str, endpoint: str) -> Iterator[None]:
 
 def _is_running(name: str) -> UsageError:
     return UsageError(
-        f"cluster {name} is running: choose another --name, or stop it with ./inv down --name {name}"
+        f"cluster {name} is running: wait for its end, choose another name (./inv up --name), "
+        f"or stop it with ./inv down --name {name}"
     )
 
 
