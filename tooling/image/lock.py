@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from cpu_train_stack.cli.errors import UsageError
@@ -37,8 +37,11 @@ def write(lock: ImageLock, path: Path) -> None:
 
 def read(path: Path) -> ImageLock:
     """Read a file that ./inv push wrote. Raises UsageError if it is another file."""
+    names = [field.name for field in fields(ImageLock)]
     try:
-        document = parse_json(read_given(path))
+        document = _parse(path)
+        if not isinstance(document, dict) or {*document} != {*names}:
+            raise ValueError(f"expected a JSON object with {', '.join(names)}, and nothing else")
         lock = ImageLock(**document)
         texts = (lock.image, lock.tag, lock.pin, lock.revision, lock.sbom_sha256)
         if not all(isinstance(text, str) for text in texts) or not isinstance(lock.labels, dict):
@@ -49,10 +52,17 @@ def read(path: Path) -> ImageLock:
             raise ValueError(f"sbom_sha256 is {lock.sbom_sha256!r}, expected 64 hex digits")
     except FileNotFoundError:
         raise UsageError(f"--image-lock {path} does not exist: ./inv push writes this file") from None
-    except (OSError, ValueError, TypeError) as error:
-        why = " ".join(str(error).split())
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"--image-lock {path} is not a file written by ./inv push: {why}") from None
     return lock
+
+
+def _parse(path: Path) -> object:
+    try:
+        return parse_json(read_given(path))
+    except ValueError:
+        raise ValueError("it is not JSON") from None
 
 
 def fetch(lock: ImageLock, engine: Engine) -> Image:

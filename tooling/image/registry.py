@@ -27,10 +27,12 @@ PROGRESS_STEP = 0.1
 CHECK_SECONDS = 1.0
 SETTLE_SECONDS = 3.0
 
+_LABEL = "[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?"
 _TARGET = re.compile(
-    r"(?P<host>[a-zA-Z0-9.-]+\.[a-zA-Z0-9.-]+|localhost|[a-zA-Z0-9-]+(?=:))(?P<port>:[0-9]+)?"
+    rf"(?P<host>{_LABEL}(\.{_LABEL})+|localhost|{_LABEL}(?=:))(:(?P<port>[0-9]{{1,5}}))?"
     r"/(?P<name>[a-z0-9]+([._/-]+[a-z0-9]+)*)"
 )
+_LAST_PORT = 65535
 # The last line of a push. With containerd's image store, nothing else has the digest.
 _PUSHED = re.compile(r"\S+: digest: (sha256:[0-9a-f]{64}) size: \d+")
 # Docker Hub does not tell a user who may not read a repository from a repository that does not exist.
@@ -70,10 +72,10 @@ class Target:
     @classmethod
     def parse(cls, text: str) -> Target:
         match = _TARGET.fullmatch(text)
-        if not match:
+        if not match or not 1 <= int(match["port"] or 1) <= _LAST_PORT:
             shown = re.sub(r"(^|://)[^/@]*:[^/@]*@", r"\1", text)  # without a password
             raise UsageError(f"--registry is {shown!r}, expected HOST[:PORT]/NAME in lower case, without a tag")
-        return cls(match["host"] + (match["port"] or ""), match["name"])
+        return cls(text.partition("/")[0], match["name"])
 
     def __str__(self) -> str:
         return f"{self.host}/{self.name}"

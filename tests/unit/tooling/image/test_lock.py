@@ -24,7 +24,7 @@ def test_a_lock_is_read_as_it_was_written(tmp_path: Path) -> None:
         pytest.param({"image": "stack:2.13"}, "image is 'stack:2.13', expected HOST/NAME@sha256", id="tag"),
         pytest.param({"sbom_sha256": "abc"}, "sbom_sha256 is 'abc'", id="sum"),
         pytest.param({"labels": []}, "a value has the wrong type", id="labels"),
-        pytest.param({"more": 1}, "unexpected keyword argument 'more'", id="foreign"),
+        pytest.param({"more": 1}, "expected a JSON object with image, tag, pin, revision, ", id="foreign"),
     ],
 )
 def test_a_lock_that_push_did_not_write_is_one_line(
@@ -38,11 +38,27 @@ def test_a_lock_that_push_did_not_write_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", "\x00", "[" * 200_000])
-def test_a_lock_that_is_no_json_object_is_one_line(tmp_path: Path, text: str) -> None:
-    (tmp_path / "image.lock.json").write_text(text)
-    with pytest.raises(UsageError, match=r"is not a file written by \./inv push"):
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "it is not JSON"),
+        (b"[]", "expected a JSON object with image, tag, "),
+        (b"{", "it is not JSON"),
+        (b"\x00", "it is not JSON"),
+        (b"\xff", "it is not JSON"),
+        (b"[" * 200_000, "it is not JSON"),
+    ],
+    ids=["empty", "list", "cut off", "zero", "no UTF-8", "too deep"],
+)
+def test_a_lock_that_is_no_json_object_is_one_line(tmp_path: Path, content: bytes, expected: str) -> None:
+    (tmp_path / "image.lock.json").write_bytes(content)
+    with pytest.raises(UsageError, match=rf"is not a file written by \./inv push: {expected}"):
         lock.read(tmp_path / "image.lock.json")
+
+
+def test_a_folder_in_place_of_a_lock_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"is not a file written by \./inv push: Is a directory$"):
+        lock.read(tmp_path)
 
 
 def test_a_lock_and_a_pin_cannot_be_combined() -> None:

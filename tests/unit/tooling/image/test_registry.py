@@ -22,6 +22,7 @@ OURS = f"sha256:{'1' * 64}"
         ("127.0.0.1:5000/team/stack", "127.0.0.1:5000", "team/stack"),
         ("registry.example/team/cpu-train_stack", "registry.example", "team/cpu-train_stack"),
         ("registry:5000/stack", "registry:5000", "stack"),
+        ("a-b.example:65535/stack", "a-b.example:65535", "stack"),
     ],
 )
 def test_a_registry_is_a_host_and_a_name(text: str, host: str, name: str) -> None:
@@ -30,7 +31,11 @@ def test_a_registry_is_a_host_and_a_name(text: str, host: str, name: str) -> Non
 
 @pytest.mark.parametrize(
     "text",
-    ["stack", "team/stack", "registry.example/Stack", "registry.example/a:tag", "http://h.example/a", "h.x/"],
+    [
+        *("stack", "team/stack", "registry.example/Stack", "registry.example/a:tag", "http://h.example/a", "h.x/"),
+        *("-h.example/a", "h-.example/a", "h..example/a", "-host:5000/a"),
+        *("h.example:0/a", "h.example:65536/a", "h.example:99999/a", "h.example:/a"),
+    ],
 )
 def test_another_text_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(UsageError, match=f"--registry is '{text}', expected HOST"):
