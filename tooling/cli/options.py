@@ -21,6 +21,7 @@ from invoke.context import Context
 from invoke.parser.argument import Argument
 
 from cpu_train_stack.cli.errors import check_all
+from cpu_train_stack.cli.options import NO_DASH
 from tooling.cli.process import bad_usage, guarded
 
 _COMMAND = "command"
@@ -49,6 +50,8 @@ class Option(Argument):
         flag = self.names[0]
         if value == "" and self.kind in (str, list):  # an unset variable in --data "$DATA"
             raise bad_usage(f"--{flag} is empty, expected a value: check the variable, or leave the option out")
+        if value == "-":
+            raise bad_usage(f"--{flag}: {NO_DASH}")
         try:
             if self.kind in _EXPECTED and not str(value).isascii():  # int() also reads the digits of other scripts
                 raise ValueError

@@ -89,8 +89,10 @@ class CommandLine:
             raise UsageError(f"{name} has no option {flag!r}{_nearest(flag, context.flags)} {where}")
         option = flags[flag]
         if not option.takes_value:
+            if equals and flag not in ("--help", "--list"):
+                raise UsageError(f"{name}: {flag} takes no value, found {value!r}; {where}")
             option.set_value(True)
-            self._rest[:0] = [value] if equals else []  # --list=GROUP
+            self._rest[:0] = [value] if equals else []  # --list=GROUP, --help=TASK
             return
         if option.got_value and option.kind is not list:
             raise UsageError(f"{name}: {flag} is given twice, expected once; {where}")

@@ -24,6 +24,7 @@ from cpu_train_stack.cli.numbers import MOST_RANKS, whole_number
 
 DEFAULT_TIMEOUT_SECONDS = 1800.0  # for each collective
 _LARGEST = 1e7  # of numbers that are not integers
+NO_DASH = "found '-', which is not standard input or output here: name a file, ./- for one of this name"
 _T = TypeVar("_T")
 
 
@@ -86,11 +87,13 @@ def parse_options(
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that refuses --FLAG=--. Python before 3.13 leaves out the value, and returns an empty list."""
+    """A parser that refuses the values - and --. Python before 3.13 leaves out --, and returns an empty list."""
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         if action.option_strings and arg_strings == ["--"]:
             raise argparse.ArgumentError(action, "found '--', expected a value")
+        if action.option_strings and arg_strings == ["-"]:
+            raise argparse.ArgumentError(action, NO_DASH)
         return super()._get_values(action, arg_strings)
 
 

@@ -45,6 +45,7 @@ def test_the_options_of_a_remaining_command_are_its_own() -> None:
     [
         ([], "ask: the following arguments are required: MODEL; see ask --help"),
         (["bert", "--seed=--"], "ask: argument --seed: found '--', expected a value; see ask --help"),
+        (["bert", "--seed", "-"], "ask: argument --seed: found '-', which is not .* one of this name; .*"),
         # From Python 3.13 on, argparse accepts 3 as a positional argument.
         (["bert", "--sed", "3"], "ask: unrecognized arguments: --sed( 3)?; see ask --help"),
         (

@@ -25,9 +25,10 @@ def build(
     pin: Annotated[str, "a pin"] = "2.13",
     nodes: Annotated[int, "nodes"] = 1,
     rate: Annotated[float, "a rate"] = 1.0,
+    quick: Annotated[bool, "build it quickly"] = False,
 ) -> None:
     """Build something."""
-    print(f"{pin} {nodes} {rate}")
+    print(f"{pin} {nodes} {rate}{' quick' if quick else ''}")
 
 
 @options.task
@@ -83,6 +84,11 @@ SECTIONS: dict[str, list[Member]] = {"Tests": [build, measure_all, refuse, inter
             ["build", "--node", "3"],
             "build has no option '--node'; did you mean '--nodes'? ./inv build --help shows its options",
         ),
+        (
+            ["build", "--quick=yes"],
+            "build: --quick takes no value, found 'yes'; ./inv build --help shows its options",
+        ),
+        (["--version=yes"], "./inv: --version takes no value, found 'yes'; ./inv --list shows the tasks"),
         (["build", "--pin"], "build: --pin needs a value; ./inv build --help shows its options"),
         (["build", "--nodes", "two"], "--nodes expects an integer, found 'two'"),
         (["build", "--nodes=2.5"], "--nodes expects an integer, found '2.5'"),
@@ -99,7 +105,8 @@ def test_bad_usage_is_one_line_and_exit_code_2(
 
 
 def test_options_reach_the_task(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(SECTIONS, ["build", "--pin", "2.8", "--nodes=3"], capsys) == (0, "2.8 3 1.0\n", "")
+    typed = ["build", "--pin", "2.8", "--quick", "--nodes=3"]
+    assert run(SECTIONS, typed, capsys) == (0, "2.8 3 1.0 quick\n", "")
 
 
 @pytest.mark.parametrize("argv", [[], ["--list"]], ids=["alone", "--list"])
