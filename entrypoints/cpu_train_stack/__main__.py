@@ -96,7 +96,7 @@ def _exec(command: str, argv: list[str]) -> int:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and the command would inherit that
     try:
         os.execvp(command, argv)
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):  # ValueError: the command is empty
         say(f"error: {command!r} is neither a command of this image (see --help) nor a program on PATH")
         return 127
     except OSError as error:

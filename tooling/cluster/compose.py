@@ -44,12 +44,6 @@ def check_backend(backend: str) -> None:
         raise UsageError(f"--backend is {backend!r}, expected {' or '.join(BACKENDS)}")
 
 
-def check_command(command: Sequence[str], example: str) -> None:
-    """Check that there is a command. Raises UsageError with the example."""
-    if not command:
-        raise UsageError(f"no command: write it after --, for example ./inv {example} -- train --help")
-
-
 def check_launcher(launcher: str) -> None:
     """Check the name of a launcher. Raises UsageError."""
     if launcher not in LAUNCHERS:
@@ -105,7 +99,7 @@ class ClusterSpec:
                 partial(check_at_least, "--ranks-per-node", self.ranks_per_node, 1, MOST_RANKS),
                 partial(check_launcher, self.launcher),
                 partial(check_memory, self.memory),
-                partial(check_command, self.command, "up"),
+                partial(launchers.check_command, self.command, "./inv up -- train --help"),
             ]
         )
 

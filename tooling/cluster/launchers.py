@@ -13,6 +13,25 @@ RESERVED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 # Where the ranks meet. srun sets neither.
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Programs that start ranks: a manifest starts them, and its command is one rank's.
+_OF_SEVERAL_RANKS = ("launch", "mpi-launch", "mpirun", "srun", "torchrun")
+
+
+def check_command(command: Sequence[str], example: str) -> None:
+    """Check the command of a cluster or a job. Raises UsageError, with the example if there is no command."""
+    if not command:
+        raise UsageError(f"no command: write it after --, for example {example}")
+    if not command[0] or command[0].startswith("-"):
+        raise UsageError(f"the command begins with {command[0]!r}, expected train, run, bench or a program")
+
+
+def check_rank_command(command: Sequence[str], example: str) -> None:
+    """Like check_command, for the command of each rank in a manifest."""
+    check_command(command, example)
+    if command[0] in _OF_SEVERAL_RANKS:
+        raise UsageError(
+            f"the command begins with {command[0]}, expected train, run or bench: the manifest starts the ranks"
+        )
 
 
 def assignment(flag: str, text: str, reserved: Sequence[str] = MEETING) -> tuple[str, str]:
@@ -23,12 +42,12 @@ def assignment(flag: str, text: str, reserved: Sequence[str] = MEETING) -> tuple
     name, equals, value = text.partition("=")
     if not equals:
         raise UsageError(f"{flag} {text!r}: expected NAME=VALUE")
+    if not VARIABLE.fullmatch(name):
+        raise UsageError(f"{flag}: {name!r} is not a variable name, expected letters, digits and '_'")
     if name in (*RESERVED, *reserved) or name.startswith("PET_"):
         raise UsageError(f"{flag} {name}: the launcher sets this variable: remove it")
     if name == contract.RANKS_PER_NODE:
         raise UsageError(f"{flag} {name}: use --ranks-per-node")
-    if not VARIABLE.fullmatch(name):
-        raise UsageError(f"{flag}: {name!r} is not a variable name, expected letters, digits and '_'")
     return name, value
 
 

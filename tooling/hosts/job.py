@@ -14,7 +14,7 @@ from cpu_train_stack.cli.numbers import MOST_RANKS, check_at_least
 from cpu_train_stack.placement import hostfile
 from cpu_train_stack.placement.hostfile import HostfileEntry
 from tooling.basis.identity import IDENTITY
-from tooling.cluster import compose, up
+from tooling.cluster import compose, launchers, up
 from tooling.image.choice import Choice
 from tooling.image.sign import KeyOption
 
@@ -65,7 +65,7 @@ class Job:
                 partial(compose.check_name, self.name),
                 partial(compose.check_launcher, self.launcher),
                 partial(compose.check_memory, self.memory),
-                partial(compose.check_command, self.command, "launch --hosts hosts"),
+                partial(launchers.check_command, self.command, "./inv launch --hosts hosts -- train --help"),
                 self._check_port,
                 *(partial(_check_path, flag, getattr(self, flag)) for flag in ("data", "output", "hub")),
                 lambda: self.reference,

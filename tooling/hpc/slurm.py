@@ -38,7 +38,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,-]*")
 _TIME = re.compile(r"[0-9]+(:[0-9]{2}){0,2}|[0-9]+-[0-9]{1,2}(:[0-9]{2}){0,2}")
 _MEMORY = re.compile(r"[1-9][0-9]*[KMGT]")
-_LAUNCHERS = ("launch", "mpi-launch", "mpirun", "torchrun", "srun")
 
 
 @dataclass(frozen=True)
@@ -114,10 +113,12 @@ class SlurmJob:
                 f"the job is requeued {WARNING_SECONDS // 60} minutes before the limit"
             )
         found += mistakes(partial(launchers.assignment, "--env", text, reserved=()) for text in self.env)
-        found += mistakes([partial(launchers.check_distinct, "--env", self.env)])
-        if not self.command or self.command[0] in _LAUNCHERS:
-            command = f"begins with {self.command[0]}" if self.command else "is missing"
-            found.append(f"the command {command}, expected -- train, run or bench: srun starts the ranks")
+        found += mistakes(
+            [
+                partial(launchers.check_distinct, "--env", self.env),
+                partial(launchers.check_rank_command, self.command, "-- train --output_dir /output/first …"),
+            ]
+        )
         if ":" in self.command:
             found.append(
                 "the command has the argument ':', which srun takes as the start of another program: remove it"

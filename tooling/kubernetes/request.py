@@ -1,6 +1,7 @@
 """A job on Kubernetes: the options of `./inv manifest`, their checks, and the values that follow from them."""
 
 import hashlib
+import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, ClassVar
 
+from cpu_train_stack import contract
 from cpu_train_stack.cli.account import TMP
 from cpu_train_stack.cli.errors import UsageError, check_all
 from cpu_train_stack.cli.numbers import MOST_CPUS, MOST_NODES, check_at_least
@@ -18,13 +20,13 @@ from tooling.kubernetes import syntax
 
 # The mount point of the claim. Jobs create their own folders there: Kubernetes creates those of a subPath as root.
 CLAIM = "/pvc"
-# A volume of each pod, whose root file system is read-only.
 # For the size of /dev/shm if the number of ranks depends on the NUMA nodes. More ranks hardly change the size.
 MANY_RANKS = 8
 _MEBIBYTE = 1 << 20
 _IN_CLAIM = re.compile(rf"(^|[=:,]){CLAIM}(/|$)")
 _SHM_STEP = 64 * _MEBIBYTE
-_LAUNCHERS = ("launch", "mpi-launch", "mpirun", "torchrun")
+# Operators store numbers of restarts in 32 bits: of all pods together, for a PyTorchJob.
+_MOST_RESTARTS = 10_000
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class PodRequest:
         checks: list[Callable[[], object]] = [
             partial(check_at_least, "--nodes", self.nodes, 1, MOST_NODES),
             partial(_check_cpus, self.cpus),
-            partial(check_at_least, "--max-restarts", self.max_restarts, 0),
+            partial(check_at_least, "--max-restarts", self.max_restarts, 0, _MOST_RESTARTS),
             partial(check_at_least, "--grace-seconds", self.grace_seconds, 10, 86400),
             partial(check_at_least, "--node-cpus", self.node_cpus, 0, MOST_CPUS),
             lambda: self.reference,
@@ -101,7 +103,7 @@ class PodRequest:
         if self.pvc:
             checks.append(partial(syntax.resource_name, "--pvc", self.pvc))
         checks += [partial(syntax.label, "--node-selector", text) for text in self.node_selector]
-        checks += [partial(launchers.assignment, "--env", text) for text in self.env]
+        checks += [partial(_variable, "--env", text) for text in self.env]
         checks += [partial(_secret, text) for text in self.secret_env]
         checks += [
             partial(launchers.check_distinct, "--node-selector", self.node_selector),
@@ -162,7 +164,7 @@ class PodRequest:
 
     @property
     def variables(self) -> Mapping[str, str]:
-        return dict(launchers.assignment("--env", text) for text in self.env)
+        return dict(_variable("--env", text) for text in self.env)
 
     @property
     def secret_variables(self) -> Mapping[str, tuple[str, str]]:
@@ -201,15 +203,7 @@ class ManifestRequest(PodRequest):
         return {"value": self.job}
 
     def _check_command(self) -> None:
-        if not self.command:
-            raise UsageError(
-                "no command: write it after --, for example -- train --output_dir /pvc/output/first …"
-            )
-        if self.command[0] in _LAUNCHERS:
-            raise UsageError(
-                f"the command begins with {self.command[0]}, expected train, run or bench: "
-                "the manifest starts the ranks"
-            )
+        launchers.check_rank_command(self.command, f"-- train --output_dir {CLAIM}/output/first …")
         on_claim = [text for text in (*self.command, *self.env) if _IN_CLAIM.search(text)]
         if on_claim and not self.pvc:
             raise UsageError(
@@ -253,9 +247,9 @@ def warnings(request: ManifestRequest) -> list[str]:
         unwritable = f"; --output_dir is {output!r}, but only {TMP} is writable"
         found.append(
             "without --pvc, weights and checkpoints are deleted with the pods, and restarts train from the start"
-            + ("" if output.startswith(f"{TMP}/") else unwritable)
+            + ("" if _is_below(output, TMP) else unwritable)
         )
-    elif not output.startswith(f"{CLAIM}/"):
+    elif not _is_below(output, CLAIM):
         found.append(
             f"--output_dir is {output!r}, expected a folder below {CLAIM}, where the claim is mounted: "
             "files elsewhere are deleted with the pods"
@@ -269,15 +263,27 @@ def _check_cpus(value: int) -> None:
     check_at_least("--cpus", value, 1, MOST_CPUS)
 
 
+def _variable(flag: str, text: str) -> tuple[str, str]:
+    name, value = launchers.assignment(flag, text)
+    if name == contract.GRACE_SECONDS:
+        raise UsageError(f"{flag} {name}: use --grace-seconds, from which every container gets this variable")
+    return name, value
+
+
 def _secret(text: str) -> tuple[str, tuple[str, str]]:
-    name, value = launchers.assignment("--secret-env", text)
+    name, value = _variable("--secret-env", text)
     return name, syntax.secret_key("--secret-env", value)
 
 
 def _output(command: Sequence[str]) -> str | None:
-    """The value of --output_dir: empty if it is missing, None if a config file may contain it."""
+    """The last value of --output_dir: empty if it is missing, None if a config file may contain it."""
+    found = None if command[1:2] and not command[1].startswith("-") else ""
     for place, word in enumerate(command):
         name, equals, value = word.partition("=")
-        if name == "--output_dir":
-            return value if equals else "".join(command[place + 1 : place + 2])
-    return None if command[1:2] and not command[1].startswith("-") else ""
+        if name in ("--output_dir", "--output-dir"):
+            found = value if equals else "".join(command[place + 1 : place + 2])
+    return found
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return posixpath.normpath(path).startswith(f"{folder}/")

@@ -10,7 +10,7 @@ LABEL_LENGTH, SUBDOMAIN_LENGTH = 63, 253
 _DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _DNS_1123 = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
-_SECRET_KEY = re.compile(r"[-._a-zA-Z0-9]+")
+_SECRET_KEY = re.compile(r"(?!\.\.|\.\Z)[-._a-zA-Z0-9]{1,253}")
 _QUANTITY = re.compile(r"(?P<number>[1-9][0-9]*)(?P<unit>[KMGT]i|[kMGT])")
 _UNITS = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -22,7 +22,7 @@ def job_name(text: str, longest_suffix: str) -> str:
     if not _DNS_1035.fullmatch(text) or len(text) > longest:
         raise UsageError(
             f"--name is {text!r}, expected at most {longest} lower-case letters, digits and '-', "
-            f"starting with a letter and not ending with '-': pods are named {text or 'NAME'}{longest_suffix}"
+            f"starting with a letter and not ending with '-': pods are named NAME{longest_suffix}"
         )
     return text
 
@@ -34,14 +34,18 @@ def dns_label(flag: str, text: str) -> str:
     return text
 
 
-def resource_name(flag: str, text: str) -> str:
-    """The name of a claim or secret (DNS-1123 subdomain)."""
-    parts = text.split(".")
-    if not all(_DNS_1123.fullmatch(part) for part in parts) or len(text) > SUBDOMAIN_LENGTH:
+def resource_name(flag: str, text: str, longest: int = SUBDOMAIN_LENGTH) -> str:
+    """The name of a runtime, claim or secret (DNS-1123 subdomain)."""
+    if not _is_subdomain(text) or len(text) > longest:
         raise UsageError(
-            f"{flag} is {text!r}, expected lower-case letters, digits, '-' and '.', as kubectl shows it"
+            f"{flag} is {text!r}, expected at most {longest} lower-case letters, digits, '-' and '.', as kubectl "
+            "shows it"
         )
     return text
+
+
+def _is_subdomain(text: str) -> bool:
+    return len(text) <= SUBDOMAIN_LENGTH and all(_DNS_1123.fullmatch(part) for part in text.split("."))
 
 
 def label(flag: str, text: str) -> tuple[str, str]:
@@ -49,7 +53,7 @@ def label(flag: str, text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     domain, slash, name = key.rpartition("/")
     valid = equals and _LABEL.fullmatch(name) and len(name) <= LABEL_LENGTH
-    valid = valid and (not slash or all(_DNS_1123.fullmatch(part) for part in domain.split(".")))
+    valid = valid and (not slash or _is_subdomain(domain))
     valid = valid and (not value or _LABEL.fullmatch(value)) and len(value) <= LABEL_LENGTH
     if not valid:
         raise UsageError(

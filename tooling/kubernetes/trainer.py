@@ -145,7 +145,9 @@ class Runtime(PodRequest):
         super().__post_init__()
 
     def _checks(self) -> list[Callable[[], object]]:
-        return [partial(syntax.resource_name, "--name", self.name), *super()._checks(), self._check_scope]
+        # The name is the value of a label of the pods.
+        name = partial(syntax.resource_name, "--name", self.name, syntax.LABEL_LENGTH)
+        return [name, *super()._checks(), self._check_scope]
 
     def _check_scope(self) -> None:
         if self.cluster_scope and self.namespace:

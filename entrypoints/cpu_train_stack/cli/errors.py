@@ -56,17 +56,17 @@ class MeetingError(UsageError):
 
 
 def mistakes(checks: Iterable[Callable[[], object]]) -> list[str]:
-    """The messages of the checks that raise UsageError."""
-    found = []
+    """The messages of the checks that raise UsageError, each once."""
+    found: dict[str, None] = {}
     for check in checks:
         try:
             check()
         except UsageError as error:
-            found.append(str(error))
-    return found
+            found[str(error)] = None
+    return [*found]
 
 
 def check_all(checks: Iterable[Callable[[], object]]) -> None:
     """Raises UsageError, one line with all mistakes."""
     if found := mistakes(checks):
-        raise UsageError("; ".join(found))
+        raise UsageError("; ".join(found).replace("\n", "\\n"))

@@ -114,8 +114,9 @@ def test_ctrl_c_prints_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert (end.value.code, capsys.readouterr().err) == (128 + signal.SIGINT, "")
 
 
-def test_a_missing_command_is_127_and_one_line() -> None:
-    assert "'no-such-command'" in one_error_line(entrypoint("no-such-command"), 127)
+@pytest.mark.parametrize("command", ["no-such-command", ""])
+def test_a_missing_command_is_127_and_one_line(command: str) -> None:
+    assert f"{command!r} is neither" in one_error_line(entrypoint(command), 127)
 
 
 def test_a_file_that_cannot_be_executed_is_126_and_one_line(tmp_path: Path) -> None:

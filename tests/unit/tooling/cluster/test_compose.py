@@ -139,6 +139,8 @@ def test_a_memory_limit_leaves_no_room_for_swap() -> None:
         ({"nodes": 0}, "--nodes is 0, expected 1 or more"),
         ({"ranks_per_node": -1}, "--ranks-per-node is -1, expected 1 or more"),
         ({"command": ()}, "no command: write it after --"),
+        ({"command": ("",)}, "the command begins with '', expected train, run, bench or a program"),
+        ({"command": ("--bf16",)}, "the command begins with '--bf16', expected train, run, bench or a program"),
     ],
     ids=[
         "dash first",
@@ -149,6 +151,8 @@ def test_a_memory_limit_leaves_no_room_for_swap() -> None:
         "no nodes",
         "negative ranks",
         "no command",
+        "empty command",
+        "only options",
     ],
 )
 def test_an_invalid_cluster_is_refused(changes: dict[str, object], message: str) -> None:

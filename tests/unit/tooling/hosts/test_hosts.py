@@ -63,6 +63,7 @@ def test_ranks_per_host_come_from_the_option_else_from_the_slots_else_one() -> N
     [
         ({"launcher": "srun"}, "--launcher is 'srun'"),
         ({"command": ()}, "no command"),
+        ({"command": ("--bf16",)}, "the command begins with '--bf16'"),
         ({"memory": "lots"}, "--memory is 'lots'"),
         ({"port": 80}, "--port is 80, expected 1024 to 65036"),
         ({"data": "here"}, "--data is 'here', expected an absolute path on the hosts"),

@@ -157,6 +157,12 @@ def test_a_colon_which_srun_takes_for_another_program_is_refused() -> None:
     script(command=(*COMMAND, "a:b", "::"))
 
 
+@pytest.mark.parametrize("first", ["", "--bf16"])
+def test_a_command_that_is_none_is_refused(first: str) -> None:
+    with pytest.raises(UsageError, match=f"the command begins with '{first}', expected train, run, bench"):
+        script(command=(first,))
+
+
 @pytest.mark.parametrize("cpus", [1, 7])
 def test_cpus_that_the_ranks_cannot_share_are_refused(cpus: int) -> None:
     with pytest.raises(UsageError, match=f"--cpus {cpus} for 2 ranks, expected a multiple of 2"):
@@ -168,6 +174,7 @@ def test_cpus_that_the_ranks_cannot_share_are_refused(cpus: int) -> None:
     [
         (("RANK=3",), "--env RANK: the launcher sets this variable"),
         (("A=1", "A=2"), "--env: A is given twice, expected once"),
+        (("PET_\nA=1",), r"--env: 'PET_\\nA' is not a variable name"),
         (("CPU_TRAIN_STACK_RANKS_PER_NODE=2",), "--env CPU_TRAIN_STACK_RANKS_PER_NODE: use --ranks-per-node"),
     ],
 )

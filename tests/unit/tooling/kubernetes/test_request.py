@@ -24,6 +24,11 @@ from tooling.kubernetes.trainer import TrainJob
             ["--output_dir is '/output', expected a folder"],
         ),
         ({"command": ("train",)}, ["--output_dir is ''"]),
+        ({"command": ("train", "--output_dir", "/pvc")}, ["--output_dir is '/pvc', expected a folder"]),
+        ({"command": ("train", "--output_dir=/pvc/")}, ["--output_dir is '/pvc/', expected a folder"]),
+        ({"command": ("train", "--output_dir=/pvc/../x")}, ["--output_dir is '/pvc/../x', expected a folder"]),
+        ({"command": ("train", "--output-dir=/x")}, ["--output_dir is '/x', expected a folder"]),
+        ({"command": ("train", "--output_dir=/x", "--output_dir=/pvc/x/../y")}, []),
         ({"command": ("train", "/pvc/bert.yaml", "--bf16")}, []),
         ({"command": ("train", "/pvc/bert.yaml", "--output_dir", "/tmp/x")}, ["--output_dir is '/tmp/x'"]),
         ({"command": ("run", "x.py")}, []),
@@ -45,6 +50,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"name": "Bert"}, "--name is 'Bert'"),
     ({"name": "1bert"}, "starting with a letter"),
     ({"name": "b" * 60}, "expected at most"),
+    ({"name": "a\n"}, r"--name is 'a\n', expected at most"),
     ({"namespace": "m.l"}, "--namespace is 'm.l'"),
     ({"image": "registry.example/stack:2.13"}, "expected HOST/NAME@sha256"),
     ({"image": "stack@sha256:" + "1" * 64}, "expected HOST/NAME@sha256"),
@@ -60,6 +66,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"node_memory": "much"}, "--node-memory is 'much'"),
     ({"node_cpus": -1}, "--node-cpus is -1"),
     ({"max_restarts": -1}, "--max-restarts is -1"),
+    ({"max_restarts": 300_000_000}, "--max-restarts is 300000000, expected 0 to 10000"),
     ({"ranks_per_node": "two"}, "--ranks-per-node is 'two'"),
     ({"ranks_per_node": "0"}, "--ranks-per-node is '0'"),
     ({"ranks_per_node": "²"}, "--ranks-per-node is '²'"),
@@ -70,6 +77,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"node_selector": ("node-type",)}, "--node-selector is 'node-type', expected KEY=VALUE"),
     ({"node_selector": ("a b=c",)}, "--node-selector is 'a b=c'"),
     ({"node_selector": ("a/=c",)}, "--node-selector is 'a/=c'"),
+    ({"node_selector": (f"{'a.' * 126}aa/b=c",)}, "--node-selector is 'a.a."),
+    ({"node_selector": ("a\n=b", "a\n=c")}, r"--node-selector: a\n is given twice"),
     ({"queue": "Team"}, "--queue is 'Team'"),
     ({"scheduler_name": "a b"}, "--scheduler-name is 'a b'"),
     ({"env": ("NAME",)}, "--env 'NAME': expected NAME=VALUE"),
@@ -77,17 +86,24 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"env": ("PET_NNODES=2",)}, "the launcher sets this variable"),
     ({"env": ("MASTER_ADDR=x",)}, "the launcher sets this variable"),
     ({"env": ("CPU_TRAIN_STACK_RANKS_PER_NODE=7",)}, "use --ranks-per-node"),
+    ({"env": ("CPU_TRAIN_STACK_GRACE_SECONDS=9",)}, "use --grace-seconds"),
+    ({"secret_env": ("CPU_TRAIN_STACK_GRACE_SECONDS=a/b",)}, "use --grace-seconds"),
     ({"env": ("A=1", "A=2")}, "--env and --secret-env: A is given twice"),
     ({"node_selector": ("a=b", "a=c")}, "--node-selector: a is given twice"),
     ({"secret_env": ("HF_TOKEN=hub",)}, "found 'hub', expected SECRET/KEY"),
     ({"secret_env": ("HF_TOKEN=Hub/token",)}, "--secret-env is 'Hub'"),
+    ({"secret_env": ("HF_TOKEN=hub/.",)}, "found 'hub/.', expected SECRET/KEY"),
+    ({"secret_env": ("HF_TOKEN=hub/..token",)}, "found 'hub/..token', expected SECRET/KEY"),
+    ({"secret_env": (f"HF_TOKEN=hub/{'k' * 254}",)}, "expected SECRET/KEY"),
     ({"command": ()}, "no command"),
     ({"command": ("torchrun", "x.py")}, "the command begins with torchrun"),
+    ({"command": ("",)}, "the command begins with '', expected train, run, bench or a program"),
+    ({"command": ("--bf16",)}, "the command begins with '--bf16', expected train"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"), BAD, ids=[" ".join(f"{k}={v}" for k, v in c.items()) for c, _ in BAD]
+    ("changes", "expected"), BAD, ids=[" ".join(f"{k}={v}" for k, v in c.items())[:60] for c, _ in BAD]
 )
 def test_a_bad_option_is_reported_in_one_line(changes: dict[str, Any], expected: str) -> None:
     with pytest.raises(UsageError, match=re.escape(expected)) as caught:
@@ -120,6 +136,18 @@ def test_all_bad_options_are_in_one_line() -> None:
     for name in several.keys() - {"image"}:
         assert f"--{name.replace('_', '-')}" in line
     assert "found neither --image nor --image-lock" in line
+
+
+def test_a_mistake_that_two_checks_find_is_reported_once() -> None:
+    with pytest.raises(UsageError) as caught:  # the length of the command depends on the number of ranks
+        request("trainjob", ranks_per_node="0")
+    assert str(caught.value).count("--ranks-per-node is '0'") == 1
+
+
+def test_the_longest_names_are_allowed() -> None:
+    key, domain = "." + "k" * 252, "a." * 126 + "a"
+    longest = request("pytorchjob", node_selector=(f"{domain}/b=c",), secret_env=(f"A=hub/{key}",))
+    assert (longest.node_labels, longest.secret_variables) == ({f"{domain}/b": "c"}, {"A": ("hub", key)})
 
 
 def test_each_value_of_a_repeated_option_is_checked() -> None:

@@ -99,6 +99,7 @@ def test_a_missing_lock_is_reported_with_the_other_mistakes(tmp_path: Path) -> N
     [
         ({"cluster_scope": True}, "found --cluster-scope and --namespace ml"),
         ({"name": "Bert"}, "--name is 'Bert'"),
+        ({"name": "b" * 64}, "expected at most 63 lower-case letters"),
         ({"cpus": 0}, "--cpus is missing"),
         ({"image_lock": "image.lock.json"}, "found both --image and --image-lock"),
     ],
