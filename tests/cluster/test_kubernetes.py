@@ -174,21 +174,29 @@ def test_a_trainjobs_pods_train(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("openshift", [False, True], ids=["own user", "openshift"])
 def test_an_mpijobs_pods_train(cluster: Cluster, tmp_path: Path, openshift: bool) -> None:
-    keys, config, passwd = tmp_path / "keys", tmp_path / "config", tmp_path / "passwd"
-    for folder in (keys, config):
-        folder.mkdir()
-    make_keys(cluster.image, keys)
+    passwd = tmp_path / "passwd"
     passwd.write_text(pods.OPENSHIFT_LINE)
     added = {"/etc/passwd": passwd} if openshift else {}
     shutil.rmtree(cluster.claim / "output", ignore_errors=True)  # of another user
-    (job,) = documents("mpijob", openshift=openshift)
-    workers, launcher = pods.mpijob_pods(job, keys, config)
+    workers, launcher = mpijob_pods(cluster, tmp_path, openshift=openshift)
     names = [cluster.start(replace(pod, folders={**pod.folders, **added})) for pod in (*workers, launcher)]
     wait(names[-1:])
     check(cluster.claim, "mpijob", "hydra")
     result = cluster.claim / "output" / "$(job)-mpijob" / "result.json"
     assert result.stat().st_uid == (pods.OPENSHIFT_USER if openshift else 1000)
     assert "hf_secret" not in log(names[-1])
+
+
+def mpijob_pods(
+    cluster: Cluster, folder: Path, command: tuple[str, ...] = TRAIN, **options: Any
+) -> tuple[list[pods.Pod], pods.Pod]:
+    """The workers and the launcher of a job, with a key and a hostfile in `folder`."""
+    keys, config = folder / "keys", folder / "config"
+    for made in (keys, config):
+        made.mkdir()
+    make_keys(cluster.image, keys)
+    (job,) = documents("mpijob", command, **options)
+    return pods.mpijob_pods(job, keys, config)
 
 
 def make_keys(image: str, folder: Path) -> None:
@@ -209,12 +217,25 @@ def test_an_mpijobs_ranks_save_their_work_on_a_drained_node(
     cluster: Cluster, tmp_path: Path, stopped: slice
 ) -> None:
     shutil.rmtree(cluster.claim / "long", ignore_errors=True)
-    keys, config = tmp_path / "keys", tmp_path / "config"
-    for folder in (keys, config):
-        folder.mkdir()
-    make_keys(cluster.image, keys)
-    (job,) = documents("mpijob", LONG)
-    workers, launcher = pods.mpijob_pods(job, keys, config)
+    workers, launcher = mpijob_pods(cluster, tmp_path, LONG)
     names = [cluster.start(pod) for pod in (*workers, launcher)]
     assert drained(cluster, names[-1:], "$(job)-mpijob", names[stopped]) > 0
     assert ended(names[-1:]) == [contract.STOPPED_EXIT_CODE]
+
+
+def test_an_mpijobs_next_launcher_waits_for_ranks_that_save_and_resumes(cluster: Cluster, tmp_path: Path) -> None:
+    """The Job of a launcher replaces it as soon as the drain begins."""
+    shutil.rmtree(cluster.claim / "long", ignore_errors=True)
+    workers, launcher = mpijob_pods(cluster, tmp_path, LONG)
+    names = [cluster.start(pod) for pod in (*workers, launcher)]
+    wait_for(names[-1:], "step 1/")
+    subprocess.run(["docker", "pause", names[1]], check=True, capture_output=True, timeout=60)  # saving takes long
+    stopped = subprocess.Popen(["docker", "stop", "--time=60", names[-1]], stdout=subprocess.DEVNULL)
+    wait_for(names[-1:], "SIGTERM: the ranks save a checkpoint")
+    again = cluster.start(launcher)
+    wait_for([again], "still save a checkpoint: waiting for them")
+    subprocess.run(["docker", "unpause", names[1]], check=True, capture_output=True, timeout=60)
+    assert stopped.wait(90) == 0
+    assert ended(names[-1:]) == [contract.STOPPED_EXIT_CODE]
+    (checkpoint,) = (cluster.claim / "long" / "$(job)-mpijob").glob("checkpoint-*")
+    wait_for([again], f"training: 1000 steps from step {checkpoint.name.partition('-')[2]}, ranks: 2")

@@ -108,7 +108,7 @@ def main(argv: list[str]) -> int:
         environ = {**os.environ, **ssh_user.this_user(private, os.environ).variables}
         nodes = Nodes(options.hosts, config, folder, environ)
         stack.callback(nodes.close)
-        nodes.open(options.timeout_seconds, interrupted=lambda: signals.number != 0)
+        nodes.open(options.timeout_seconds, grace, interrupted=lambda: signals.number != 0)
         if signals.number:
             return report_signal(signals.number)
         environ = {**hydra.environ(environ, options.hosts, config), contract.WATCH: folder}

@@ -4,6 +4,9 @@ The launcher runs a watch on every node, over a separate ssh session. The watch 
 JSON for each event, until its standard input ends: the job has ended, or the launcher is lost. Then the watch
 ends every remaining rank. Other input asks the ranks to save a checkpoint and end (last_checkpoint).
 The event MUST_END says that the node's container received SIGTERM (server).
+
+Kubernetes replaces the launcher of a drained MPIJob while its ranks still save. The new launcher's watch sends
+BUSY, and waits until they have ended.
 """
 
 from __future__ import annotations
@@ -16,15 +19,16 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cpu_train_stack import contract
-from cpu_train_stack.cli.files import write_atomic
+from cpu_train_stack.cli.files import LockedError, locked, write_atomic
 from cpu_train_stack.machine import last_checkpoint, processes
 from cpu_train_stack.machine.cgroups import OutOfMemoryKills
 
-READY, CAN_SAVE, MUST_END = "ready", "can_save", "must_end"
+READY, BUSY, CAN_SAVE, MUST_END = "ready", "busy", "can_save", "must_end"
 POLL_SECONDS = 0.25
 # The ranks' time to exit after SIGTERM.
 STOP_SECONDS = 3.0
@@ -51,14 +55,18 @@ def main(argv: list[str]) -> int:
     """Watch until standard input ends. `argv`: the folder for the ranks' state, which must not exist yet."""
     folder = Path(argv[0])
     folder.mkdir(mode=0o700)
-    try:
-        _send({"state": READY})
-        _watch(folder)
-    except BrokenPipeError:  # the launcher is lost
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    finally:
-        _end_ranks(read(folder))
-        shutil.rmtree(folder, ignore_errors=True)
+    saving = folder.with_name(f"saving-ranks-{os.getuid()}")
+    with ExitStack() as until_end:
+        try:
+            with locked(saving, lambda: _send({"state": BUSY})):
+                pass
+            _send({"state": READY})
+            _watch(folder, saving, until_end)
+        except BrokenPipeError:  # the launcher is lost
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        finally:
+            _end_ranks(read(folder))
+            shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 
@@ -74,7 +82,8 @@ def read(folder: Path) -> dict[int, Member]:
     return found
 
 
-def _watch(folder: Path) -> None:
+def _watch(folder: Path, saving: Path, until_end: ExitStack) -> None:
+    """`saving`: locked in `until_end` once the ranks are asked to save."""
     members: dict[int, Member] = {}
     kills = OutOfMemoryKills()
     ends = os.environ.get(contract.NODE_ENDS)
@@ -84,6 +93,8 @@ def _watch(folder: Path) -> None:
         if readable:
             is_open = bool(os.read(sys.stdin.fileno(), 64))
             if is_open:
+                with suppress(LockedError):
+                    until_end.enter_context(locked(saving, None))
                 (folder / last_checkpoint.STOP).touch()
         if can_save != (folder / last_checkpoint.READY).exists():
             can_save = not can_save

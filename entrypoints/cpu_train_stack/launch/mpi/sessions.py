@@ -22,10 +22,13 @@ from typing import Any
 
 from cpu_train_stack.cli.errors import MeetingError
 from cpu_train_stack.cli.interpreter import python_command
+from cpu_train_stack.cli.say import say
+from cpu_train_stack.launch.mpi.node_watch import BUSY
 
 RETRY_SECONDS = 0.5
 # ssh's errors that a retry cannot fix.
 _FINAL = ("Host key verification failed", "Permission denied", "Bad owner or permissions", "No user exists")
+_SAVING = "ranks of an earlier launcher still save a checkpoint"
 _END_SECONDS = 10.0
 _POLL_SECONDS = 0.1
 
@@ -54,9 +57,10 @@ class Nodes:
         self._lock = threading.Lock()  # so that no session starts after `close`
         self._closing = False
 
-    def open(self, timeout_seconds: float, interrupted: Callable[[], bool]) -> None:
+    def open(self, timeout_seconds: float, grace_seconds: float, interrupted: Callable[[], bool]) -> None:
         """Wait until every node's watch is ready. If `interrupted` returns True, close all sessions and return.
 
+        `grace_seconds`: more time if ranks of an earlier launcher save a checkpoint on a node.
         Raises MeetingError with the nodes that were not ready in time, and the reasons.
         """
         deadline = time.monotonic() + timeout_seconds
@@ -66,12 +70,17 @@ class Nodes:
         ]
         for thread in threads:
             thread.start()
+        has_waited = False
         for thread in threads:
             while thread.is_alive() and time.monotonic() < deadline:
                 if interrupted():
                     self.close(at_once=True)
                     return
                 thread.join(_POLL_SECONDS)
+                if not has_waited and _SAVING in self._problems:
+                    has_waited = True
+                    deadline += grace_seconds
+                    say(f"note: {self.hosts[self._problems.index(_SAVING)]}: {_SAVING}: waiting for them")
         missing = [f"{host} ({self._problems[i]})" for i, host in enumerate(self.hosts) if self._problems[i]]
         if missing:
             raise MeetingError(
@@ -116,7 +125,7 @@ class Nodes:
                     if self._closing:
                         return
                     session = self._sessions[index] = self._start(index, errors)
-                ready = session.stdout.readline() if session.stdout else ""
+                ready = self._first_report(index, session)
                 if ready:
                     self._problems[index] = ""
                     threading.Thread(target=self._listen, args=(index, session), daemon=True).start()
@@ -130,6 +139,14 @@ class Nodes:
             if final or time.monotonic() + RETRY_SECONDS > deadline:
                 return
             time.sleep(RETRY_SECONDS)
+
+    def _first_report(self, index: int, session: subprocess.Popen[str]) -> str:
+        """The line that says that the watch is ready; empty if it ended."""
+        for line in session.stdout or ():
+            if json.loads(line)["state"] != BUSY:
+                return line
+            self._problems[index] = _SAVING
+        return ""
 
     def _start(self, index: int, errors: Any) -> subprocess.Popen[str]:
         remote = " ".join(python_command("cpu_train_stack.launch.mpi.node_watch", [self._folder]))

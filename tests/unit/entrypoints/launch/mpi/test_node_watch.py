@@ -17,7 +17,7 @@ import pytest
 from cpu_train_stack import contract
 from cpu_train_stack.cli import account
 from cpu_train_stack.launch.mpi import hydra, node_watch, rank_parent
-from cpu_train_stack.machine import processes
+from cpu_train_stack.machine import last_checkpoint, processes
 from tests.unit.entrypoints import ROOT
 
 # A watch that sends nothing would block a test.
@@ -119,6 +119,34 @@ def test_the_end_of_the_nodes_container_is_reported(
     watch = watched()
     (tmp_path / "ends").touch()
     assert watch.event() == {"state": "must_end"}
+
+
+def test_a_watch_waits_for_ranks_of_an_earlier_launcher_that_save(
+    tmp_path: Path, watched: Callable[[], Watched]
+) -> None:
+    first = watched()
+    assert first.process.stdin is not None
+    first.process.stdin.write("save\n")
+    first.process.stdin.flush()
+    stop = first.folder / last_checkpoint.STOP
+    deadline = time.monotonic() + 20
+    while not stop.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    second = Watched(tmp_path / "later-ranks")
+    try:
+        assert second.event() == {"state": "busy"}
+        first.close()
+        assert second.event() == {"state": "ready"}
+    finally:
+        second.close()
+
+
+def test_watches_of_two_jobs_run_side_by_side(tmp_path: Path, watched: Callable[[], Watched]) -> None:
+    watched()
+    other = Watched(tmp_path / "other-ranks")
+    assert other.event() == {"state": "ready"}
+    other.close()
 
 
 def test_a_stopped_rank_is_reported_once(watched: Callable[[], Watched]) -> None:
