@@ -29,6 +29,9 @@ COMPARED = (
     *("maxItems", "minProperties", "x-kubernetes-int-or-string", "x-kubernetes-list-map-keys"),
 )
 
+# Bounds that Trainer has added after 2.3.0. ./inv manifest checks both numbers itself.
+NEWER = ("TrainJob.spec.trainer.numNodes", "TrainJob.spec.trainer.numProcPerNode")
+
 
 def described() -> dict[tuple[str, str], Schema]:
     definitions = yaml.safe_load(DESCRIPTION.read_text(encoding="utf-8"))["definitions"]
@@ -120,6 +123,8 @@ def test_a_broken_manifest_is_refused(
     if path.endswith(".command") and schemas is OURS:
         expected = f"{path.replace('.0.', '[0].')}: unknown field"  # the manifests never write it
     found = mistakes(changed(of_kind(kind), path, value), schemas)
+    if schemas is not OURS and not found and f"TrainJob.{path}" in NEWER:
+        pytest.skip("this release of Trainer has no lower bound")
     assert any(expected in line for line in found), found
 
 
@@ -132,9 +137,9 @@ def rules(schema: Schema) -> list[str]:
 def differences(ours: Schema, real: Schema, path: str) -> Iterator[str]:
     """The constraints of our description that differ from the operator's file."""
     for name in COMPARED:
-        if ours.get(name) != real.get(name):
+        if ours.get(name) != real.get(name) and not (path in NEWER and name not in real):
             yield f"{path}: {name} is {ours.get(name)}, in the operator's file {real.get(name)}"
-    if rules(ours) != rules(real):
+    if rules(ours) != rules(real) and not (path in NEWER and not rules(real)):
         yield f"{path}: the rules are {rules(ours)}, in the operator's file {rules(real)}"
     for name, schema in ours.get("properties", {}).items():
         yield from differences(schema, real.get("properties", {}).get(name, {}), f"{path}.{name}")
