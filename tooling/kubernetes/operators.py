@@ -48,13 +48,13 @@ class PyTorchJob(ManifestRequest):
             "restartPolicy": "OnFailure" if self.max_restarts else "Never",
             "template": pods.template(pods.training_pod(self, container)),
         }
-        # The job fails when the restarts of all pods reach backoffLimit (training-operator's PastBackoffLimit). If
-        # the first pod is lost, all pods restart.
-        restarts_of_pods = self.max_restarts * self.nodes + 1 if self.max_restarts else 0
+        # When the restarts of all pods reach backoffLimit (PastBackoffLimit), the job fails, and all its pods are
+        # deleted. If the first pod is lost, all pods restart. Without restarts, a pod that fails ends the job and
+        # stays; a backoffLimit of 0 would delete it.
+        limit = {"backoffLimit": self.max_restarts * self.nodes + 1} if self.max_restarts else {}
         spec = {
             "nprocPerNode": str(pods.operator_ranks(self)),
-            # With the policy None, the pods of a failed job would restart and train on: OnFailure stays in effect.
-            "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": restarts_of_pods},
+            "runPolicy": {"cleanPodPolicy": "Running", **limit},
             "elasticPolicy": {
                 "rdzvBackend": "c10d",
                 "minReplicas": self.nodes,

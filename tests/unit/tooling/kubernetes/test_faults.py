@@ -1,11 +1,14 @@
 """What the operators do when the containers of a manifest's pods end: a model of their rules.
 
 Read from the sources of Kubernetes 1.36 (podFailurePolicy), JobSet 0.12 (failure_policy.go), mpi-operator 0.8 (its
-launcher is a Job) and training-operator 1.9 (pkg/core/job.go, pytorchjob_controller.go).
+launcher is a Job) and training-operator 1.9 (ReconcileJobs, DeletePodsAndServices, PastBackoffLimit, and
+UpdateJobStatus of pytorchjob_controller.go).
 """
 
+import itertools
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -19,9 +22,12 @@ End = int | str
 CRASH, KILLED = 1, 137
 
 
-def failed_job(spec: Document, container: str, end: End) -> tuple[str, str]:
-    """The reason and the message of a failed Job of Kubernetes. `spec`: the Job's."""
-    for number, rule in enumerate(spec["podFailurePolicy"]["rules"]):
+def failed_job(spec: Document, container: str, ends: Sequence[End]) -> tuple[str, str]:
+    """The reason and the message of a failed Job of Kubernetes. `spec`: the Job's.
+
+    `ends`: of the pods that had failed when the Job's controller looked. It looks once.
+    """
+    for end, (number, rule) in itertools.product(ends, enumerate(spec["podFailurePolicy"]["rules"])):
         wanted = rule.get("onExitCodes", {})
         if end == DISRUPTED and any(one["type"] == "DisruptionTarget" for one in rule.get("onPodConditions", ())):
             return (
@@ -34,8 +40,8 @@ def failed_job(spec: Document, container: str, end: End) -> tuple[str, str]:
     return "BackoffLimitExceeded", "Job has reached the specified backoff limit"
 
 
-def trainjob(ends: Sequence[End]) -> str:
-    """A TrainJob after one of its pods has ended with each of `ends`, one after the other."""
+def trainjob(faults: Sequence[Sequence[End]]) -> str:
+    """A TrainJob after these faults, one after the other. Each: the ends of the pods that failed at one time."""
     runtime, _ = documents("trainjob", max_restarts=RESTARTS)
     jobs = runtime["spec"]["template"]["spec"]
     (node,) = jobs["replicatedJobs"]
@@ -43,8 +49,8 @@ def trainjob(ends: Sequence[End]) -> str:
     (container,) = spec["template"]["spec"]["containers"]
     assert (spec["backoffLimit"], spec["template"]["spec"]["restartPolicy"]) == (0, "Never")
     counted = 0
-    for end in ends:
-        reason, message = failed_job(spec, container["name"], end)
+    for ends in faults:
+        reason, message = failed_job(spec, container["name"], ends)
         action = "RestartJobSet"
         for rule in jobs["failurePolicy"]["rules"]:
             if reason in rule["onJobFailureReasons"] and any(
@@ -68,42 +74,148 @@ def mpijob(ends: Sequence[End]) -> str:
     return "failed" if failed else f"restarted, {len(ends)} counted"
 
 
-def pytorchjob(ends: Sequence[End], nodes: int) -> str:
-    """A PyTorchJob all of whose pods have ended with each of `ends`. A container restarts in its pod."""
-    (job,) = documents("pytorchjob", max_restarts=RESTARTS, nodes=nodes)
-    assert replicas(job)["Worker"]["restartPolicy"] == "OnFailure"
-    restarts = len(ends) * nodes
-    return "failed" if restarts >= job["spec"]["runPolicy"]["backoffLimit"] else f"restarted, {len(ends)} counted"
+@dataclass
+class Worker:
+    """A pod of a PyTorchJob."""
+
+    phase: str = "Running"
+    restarts: int = 0
+    is_terminating: bool = False
+
+
+@dataclass
+class PyTorchJob:
+    """training-operator's view of a PyTorchJob. `pods`: those that exist, whose logs can be read."""
+
+    document: Document
+    status: str = "Running"
+    pods: dict[int, Worker] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._spec = replicas(self.document)["Worker"]
+        self._known_failures = 0
+        self._create()
+
+    def end(self, ends: Sequence[End | None]) -> str:
+        """The containers of the pods end at the same time. None: this one runs on. Returns the status."""
+        for pod, end in zip(self.pods.copy().values(), ends, strict=True):
+            if end == DISRUPTED:
+                pod.is_terminating = True
+            elif end == 0:
+                pod.phase = "Succeeded"
+            elif end is not None and self._spec["restartPolicy"] == "OnFailure":
+                pod.restarts += 1
+            elif end is not None:
+                pod.phase = "Failed"
+        self._reconcile()
+        if self.status == "Running":
+            self.pods = {number: pod for number, pod in self.pods.items() if not pod.is_terminating}
+            self._create()
+        return self.status
+
+    def _create(self) -> None:
+        self.pods = {number: self.pods.get(number, Worker()) for number in range(self._spec["replicas"])}
+
+    def _reconcile(self) -> None:
+        policy, pods = self.document["spec"]["runPolicy"], self.pods.values()
+        if "backoffLimit" in policy and self._is_past(policy["backoffLimit"]):
+            self.status = "Failed"
+            self.pods = {}  # whatever cleanPodPolicy is, because the job had not failed before
+            return
+        succeeded = sum(pod.phase == "Succeeded" for pod in pods)
+        if succeeded == self._spec["replicas"] or ("elasticPolicy" in self.document["spec"] and succeeded):
+            self.status = "Succeeded"
+        has_failed = any(pod.phase == "Failed" or pod.is_terminating for pod in pods)
+        if has_failed and self._spec["restartPolicy"] == "Never":
+            self.status = "Failed"
+        if self.status != "Running" and policy["cleanPodPolicy"] == "Running":
+            self.pods = {number: pod for number, pod in self.pods.items() if pod.phase != "Running"}
+
+    def _is_past(self, limit: int) -> bool:
+        failed = sum(pod.phase == "Failed" for pod in self.pods.values())
+        has_new, self._known_failures = failed > self._known_failures, failed
+        restarts = sum(pod.restarts for pod in self.pods.values())
+        counts = self._spec["restartPolicy"] != "Never"
+        return (has_new and limit < 1) or (counts and restarts >= max(limit, 1))
+
+
+def pytorchjob(nodes: int, max_restarts: int = RESTARTS) -> PyTorchJob:
+    (document,) = documents("pytorchjob", max_restarts=max_restarts, nodes=nodes)
+    return PyTorchJob(document)
 
 
 @pytest.mark.parametrize(
-    ("ends", "expected"),
+    ("faults", "expected"),
     [
-        ([DISRUPTED] * 20, "restarted, 0 counted"),
-        ([contract.STOPPED_EXIT_CODE] * 20, "restarted, 0 counted"),
-        ([contract.USAGE_EXIT_CODE], "failed"),
-        ([CRASH, DISRUPTED, KILLED, contract.STOPPED_EXIT_CODE, CRASH], "restarted, 3 counted"),
-        ([CRASH] * (RESTARTS + 1), "failed"),
-        ([27, 22, 12], "restarted, 3 counted"),
+        ([[DISRUPTED]] * 20, "restarted, 0 counted"),
+        ([[contract.STOPPED_EXIT_CODE]] * 20, "restarted, 0 counted"),
+        ([[contract.USAGE_EXIT_CODE]], "failed"),
+        ([[CRASH], [DISRUPTED], [KILLED], [contract.STOPPED_EXIT_CODE], [CRASH]], "restarted, 3 counted"),
+        ([[CRASH]] * (RESTARTS + 1), "failed"),
+        ([[27], [22], [12]], "restarted, 3 counted"),
+        ([[contract.STOPPED_EXIT_CODE, DISRUPTED]] * 20, "restarted, 0 counted"),
+        ([[CRASH, DISRUPTED]] * 20, "restarted, 0 counted"),
+        # The other ranks of a script lose the connection, and fail as in a crash.
+        ([[CRASH]], "restarted, 1 counted"),
+        ([[CRASH, contract.USAGE_EXIT_CODE]], "failed"),
     ],
-    ids=["drains", "stops", "invalid input", "all faults", "too many", "codes that contain 2"],
+    ids=[
+        *("drains", "stops", "invalid input", "all faults", "too many", "codes that contain 2"),
+        *("a drained pod of train", "a drained pod of a script", "the same, with the other pod seen first"),
+        "invalid input of one pod",
+    ],
 )
-def test_a_trainjob_counts_only_failures_of_its_own(ends: list[End], expected: str) -> None:
-    assert trainjob(ends) == expected
+def test_a_trainjob_counts_failures_that_it_sees_before_a_drain(faults: list[list[End]], expected: str) -> None:
+    assert trainjob(faults) == expected
 
 
-COUNTED = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     ("count", "expected"), [(RESTARTS, f"restarted, {RESTARTS} counted"), (RESTARTS + 1, "failed")]
 )
-
-
-@COUNTED
 @pytest.mark.parametrize("end", [CRASH, contract.USAGE_EXIT_CODE, contract.STOPPED_EXIT_CODE])
 def test_an_mpijob_counts_every_end_of_its_launcher(end: int, count: int, expected: str) -> None:
     assert mpijob([end] * count) == expected
 
 
-@COUNTED
 @pytest.mark.parametrize("nodes", [1, 2, 4])
-def test_a_pytorchjob_counts_every_restart_of_all_its_pods(nodes: int, count: int, expected: str) -> None:
-    assert pytorchjob([CRASH] * count, nodes) == expected
+def test_a_pytorchjob_fails_after_its_restarts_and_deletes_its_pods(nodes: int) -> None:
+    job = pytorchjob(nodes)
+    assert [job.end([CRASH] * nodes) for _ in range(RESTARTS)] == ["Running"] * RESTARTS
+    assert (job.end([CRASH] * nodes), job.pods) == ("Failed", {})
+
+
+@pytest.mark.parametrize("ends", [(CRASH, None), (None, CRASH), (CRASH, CRASH)])
+def test_without_restarts_the_pods_of_a_pytorchjob_that_have_failed_stay(ends: tuple[End | None, ...]) -> None:
+    job = pytorchjob(2, max_restarts=0)
+    assert job.end(ends) == "Failed"
+    assert [*job.pods] == [number for number, end in enumerate(ends) if end]
+
+
+def test_a_pytorchjob_succeeds_with_its_first_pod_and_deletes_the_pods_that_run() -> None:
+    """Therefore an agent ends with 0 only after all ranks have succeeded, first that of the first node."""
+    job = pytorchjob(3)
+    assert (job.end([0, None, None]), [*job.pods]) == ("Succeeded", [0])
+
+
+def test_a_pytorchjob_succeeds_although_another_pod_has_failed() -> None:
+    job = pytorchjob(2)
+    assert job.end([CRASH, 0]) == "Succeeded"
+
+
+DRAIN: tuple[End, End] = (DISRUPTED, contract.STOPPED_EXIT_CODE)
+
+
+def test_a_drain_of_a_pytorchjob_counts_for_each_other_pod() -> None:
+    job = pytorchjob(2)
+    most = 2 * RESTARTS
+    assert [job.end(DRAIN) for _ in range(most)] == ["Running"] * most
+    assert job.end(DRAIN) == "Failed"
+
+
+def test_a_drained_pod_of_a_pytorchjob_begins_to_count_again() -> None:
+    job = pytorchjob(2)
+    assert {job.end(DRAIN[::direction]) for _ in range(20) for direction in (1, -1)} == {"Running"}
+
+
+def test_without_restarts_a_drain_ends_a_pytorchjob() -> None:
+    assert pytorchjob(2, max_restarts=0).end(DRAIN) == "Failed"

@@ -162,7 +162,8 @@ def test_a_job_keeps_its_name_while_its_command_is_the_same() -> None:
 def test_without_restarts_a_failure_ends_the_job() -> None:
     (job,) = documents("pytorchjob", max_restarts=0)
     assert replicas(job)["Worker"]["restartPolicy"] == "Never"
-    assert job["spec"]["runPolicy"]["backoffLimit"] == job["spec"]["elasticPolicy"]["maxRestarts"] == 0
+    assert job["spec"]["elasticPolicy"]["maxRestarts"] == 0
+    assert job["spec"]["runPolicy"] == {"cleanPodPolicy": "Running"}
 
 
 def test_an_image_lock_sets_the_image(tmp_path: Path) -> None:
