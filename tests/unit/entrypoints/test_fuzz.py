@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 from pathlib import Path
 from typing import NoReturn
 
@@ -59,6 +60,7 @@ def starts_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("execve", "execvp"):
         monkeypatch.setattr(os, name, _start)
     monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # a closed pipe would end the tests that come later
     monkeypatch.setattr(numa, "apply", lambda *_: None)
     monkeypatch.setattr(network, "choose", _start)
     monkeypatch.setattr(agent, "_run_agent", _start)
