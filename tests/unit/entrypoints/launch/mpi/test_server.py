@@ -26,10 +26,17 @@ def started(folder: Path, session_seconds: float, grace_seconds: int) -> subproc
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     server = subprocess.Popen(argv, cwd=folder, env=environ, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 20
-    while not (folder / "ready").exists():
+    while not ((folder / "ready").exists() and _handles(server.pid, signal.SIGALRM)):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     return server
+
+
+def _handles(pid: int, number: int) -> bool:
+    """Whether the process handles the signal, the last of those that `serve` sets."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+    return bool(caught >> (number - 1) & 1)
 
 
 def test_sigterm_is_noted_and_the_server_waits_for_its_sessions(tmp_path: Path) -> None:
