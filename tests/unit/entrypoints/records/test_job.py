@@ -15,7 +15,7 @@ from cpu_train_stack.records.record import Event, Steps
 from cpu_train_stack.report import document
 from tests import synthetic_records
 
-RANKS, STEPS = 4, 3000
+RANKS, STEPS = 4, 1000
 
 
 def read(output: Path) -> tuple[RecordedJob, int]:
@@ -31,20 +31,21 @@ def test_few_records_of_a_large_job_stay_and_say_the_same(tmp_path: Path, monkey
     slow = {3: {"compute": 1.3, "throttled": 0.5}}
     synthetic_records.write(tmp_path, RANKS, STEPS, slow=slow)
     for rank, before in job.read(tmp_path).ranks.items():  # a restart within what becomes one record
-        again = synthetic_records.start(rank, RANKS, 2, 4000, time=before.steps[-1].time + 600, first_step=2901)
+        again = synthetic_records.start(rank, RANKS, 2, 1333, time=before.steps[-1].time + 600, first_step=967)
         more: dict[str, Any] = {"slowest": 1.3, **slow.get(rank, {})}
-        lines = synthetic_records.lines(again, 2901, 4000, **more)
-        synthetic_records.append(tmp_path, [again, *lines, Event(lines[-1].time, 4000, "end")])
+        lines = synthetic_records.lines(again, 967, 1333, **more)
+        synthetic_records.append(tmp_path, [again, *lines, Event(lines[-1].time, 1333, "end")])
     complete, whole = read(tmp_path)
-    monkeypatch.setattr(job, "MOST_RECORDS", 400 * RANKS)
-    monkeypatch.setattr(job, "BYTES_AT_ONCE", 100_000)
+    monkeypatch.setattr(job, "MOST_RECORDS", 134 * RANKS)
+    monkeypatch.setattr(job, "FEWEST_RECORDS", 1)
+    monkeypatch.setattr(job, "BYTES_AT_ONCE", 33_000)
     short, peak = read(tmp_path)
     assert peak < 0.35 * whole
     for one in short.ranks.values():
-        assert 200 <= len(one.steps) <= 400
-        assert len(one.samples) <= 400
-        assert sum(steps.steps for steps in one.steps) == 4000
-        assert one.repeated == 99
+        assert 67 <= len(one.steps) <= 134
+        assert len(one.samples) <= 134
+        assert sum(steps.steps for steps in one.steps) == 1333
+        assert one.repeated == 33
     assert len({tuple(one.step for one in rank.steps) for rank in short.ranks.values()}) == 1
     for number, share in stragglers.shares(complete).items():
         other = stragglers.share_of(short.ranks[number])
@@ -64,19 +65,20 @@ def test_the_step_since_which_the_loss_is_not_a_number_stays(
     synthetic_records.write(tmp_path, 1, STEPS)
     path = record.path(tmp_path, 0)
     lines = [record.decode(text) for text in path.read_text().splitlines()]
-    monkeypatch.setattr(job, "MOST_RECORDS", 400)
+    monkeypatch.setattr(job, "MOST_RECORDS", 0)
+    monkeypatch.setattr(job, "FEWEST_RECORDS", 133)
     path.write_text(
         "".join(
             record.encode(
-                replace(line, loss=None) if isinstance(line, record.Steps) and line.step > 2345 else line
+                replace(line, loss=None) if isinstance(line, record.Steps) and line.step > 782 else line
             )
             for line in lines
             if line is not None
         )
     )
     steps = job.read(tmp_path).first.steps
-    assert len(steps) <= 400
-    assert max(one.step for one in steps if one.loss is not None) == 2345
+    assert len(steps) <= 133
+    assert max(one.step for one in steps if one.loss is not None) == 782
 
 
 @pytest.mark.parametrize("lost", ["start", "losses"])
