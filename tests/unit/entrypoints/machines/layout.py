@@ -72,15 +72,16 @@ def lay_out(machine: Machine, root: Path) -> Path:
     blocks = []
     node_cpus: dict[int, set[int]] = {}
     for index, (socket, node, cpus) in enumerate(cores):
-        siblings = format_cpu_list(tuple(cpu for cpu in cpus if cpu in online))
-        for cpu in cpus:
-            if cpu not in online:
-                continue
+        siblings = [cpu for cpu in cpus if cpu in online]
+        for cpu in siblings:
             node_cpus.setdefault(node, set()).add(cpu)
-            folder = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
-            _write(folder / "core_cpus_list", siblings)
-            _write(folder / "physical_package_id", str(socket))
             blocks.append((cpu, _cpuinfo(machine, cpu, socket, index)))
+            folder = root / f"sys/devices/system/cpu/cpu{cpu}"
+            if cpu == siblings[0]:
+                _write(folder / "topology/core_cpus_list", format_cpu_list(siblings))
+                _write(folder / "topology/physical_package_id", str(socket))
+            else:  # the same files, which would be thousands
+                folder.symlink_to(f"cpu{siblings[0]}")
     _write(root / "proc/cpuinfo", "\n".join(text for _, text in sorted(blocks)))
     if machine.has_nodes:
         numbers = sorted({node for _, node, _ in cores})

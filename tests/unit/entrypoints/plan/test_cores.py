@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpu_train_stack.machine import topology
-from cpu_train_stack.machine.cpus import format_cpu_list
 from cpu_train_stack.machine.facts import Core
 from cpu_train_stack.plan.cores import divide, divide_evenly
-from tests.unit.entrypoints.machines.layout import lay_out
-from tests.unit.entrypoints.machines.recorded import MACHINES
 
 
 def single(cpus: list[int]) -> list[Core]:
@@ -81,50 +74,6 @@ def test_nodes_share_the_cores_evenly_and_each_gets_one(cores: set[int], nodes: 
     if nodes <= len(cores):
         assert sorted(core for share in shares for core in share) == sorted(cores)
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("machines")
-
-
-@cache
-def cores_of(folder: Path, machine: str) -> tuple[Core, ...]:
-    return topology.read(lay_out(MACHINES[machine], folder / machine)).cores
-
-
-@pytest.mark.parametrize("nodes", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("name", [name for name in MACHINES if not MACHINES[name].arm])
-def test_nodes_of_a_local_cluster_share_no_core_and_cross_no_socket(folder: Path, name: str, nodes: int) -> None:
-    cores = cores_of(folder, name)
-    shares = split(cores, nodes)
-    assert all(shares)
-    if nodes > len(cores):
-        return
-    assert sorted(cpu for share in shares for cpu in share) == sorted(cpu for core in cores for cpu in core.cpus)
-    parts = [[core for core in cores if set(core.cpus) & set(share)] for share in shares]
-    assert sum(map(len, parts)) == len(cores), "two nodes got hardware threads of one core"
-    sockets = {core.socket for core in cores}
-    sizes = {sum(core.socket == socket for core in cores) for socket in sockets}
-    if nodes % len(sockets) == 0 and len(sizes) == 1:
-        assert all(len({core.socket for core in part}) == 1 for part in parts)
-
-
-@pytest.mark.parametrize(
-    ("name", "nodes", "expected"),
-    [
-        ("ice-lake-2x32", 2, ["0-31,64-95", "32-63,96-127"]),
-        ("vm-16-adjacent", 2, ["0-7", "8-15"]),
-        ("alternating-2x8", 2, [",".join(map(str, range(socket, 32, 2))) for socket in (0, 1)]),
-        ("cpuset-of-siblings", 2, ["2-3,10-11", "12-13"]),
-        ("cpuset-of-siblings", 6, ["2", "10", "3", "11", "12", "13"]),
-    ],
-)
-def test_a_node_of_a_local_cluster_gets_both_hardware_threads_of_its_cores(
-    folder: Path, name: str, nodes: int, expected: list[str]
-) -> None:
-    shares = split(cores_of(folder, name), nodes)
-    assert [format_cpu_list(share) for share in shares] == expected
 
 
 def test_more_nodes_than_hardware_threads_share_cores_in_turn() -> None:

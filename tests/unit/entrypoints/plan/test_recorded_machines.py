@@ -1,4 +1,4 @@
-"""Plans for recorded machines: the share of each of 1, 2, 4 and 8 ranks of a node."""
+"""Recorded machines: the plans of 1, 2, 4 and 8 ranks of a node, and the cores of the nodes of a local cluster."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from cpu_train_stack.machine.cpus import format_cpu_list
 from cpu_train_stack.machine.facts import Topology
 from cpu_train_stack.machine.numa import MemoryPolicy
 from cpu_train_stack.placement.detect import DistributedEnvironment
+from cpu_train_stack.plan.cores import divide
 from cpu_train_stack.plan.planner import RankPlan, plan, ranks_for
 from cpu_train_stack.plan.preload import Preloads
 from cpu_train_stack.plan.threads import affinity
@@ -174,3 +175,35 @@ def test_data_loading_processes_need_room_next_to_compute_threads(folder: Path) 
     assert workers("quota-1.5-v1") == 0
     assert workers("quota-16-on-2x32") == 0
     assert workers("kubernetes-static-16") == 2
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("name", [name for name in MACHINES if not MACHINES[name].arm])
+def test_nodes_of_a_local_cluster_share_no_core_and_cross_no_socket(folder: Path, name: str, nodes: int) -> None:
+    cores = read(folder, name).cores
+    parts = divide(cores, nodes)
+    assert all(any(core.cpus for core in part) for part in parts)
+    if nodes > len(cores):
+        return
+    assert sorted(core.cpus for part in parts for core in part) == sorted(core.cpus for core in cores)
+    sockets = {core.socket for core in cores}
+    sizes = {sum(core.socket == socket for core in cores) for socket in sockets}
+    if nodes % len(sockets) == 0 and len(sizes) == 1:
+        assert all(len({core.socket for core in part}) == 1 for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "expected"),
+    [
+        ("ice-lake-2x32", 2, ["0-31,64-95", "32-63,96-127"]),
+        ("vm-16-adjacent", 2, ["0-7", "8-15"]),
+        ("alternating-2x8", 2, [",".join(map(str, range(socket, 32, 2))) for socket in (0, 1)]),
+        ("cpuset-of-siblings", 2, ["2-3,10-11", "12-13"]),
+        ("cpuset-of-siblings", 6, ["2", "10", "3", "11", "12", "13"]),
+    ],
+)
+def test_a_node_of_a_local_cluster_gets_both_hardware_threads_of_its_cores(
+    folder: Path, name: str, nodes: int, expected: list[str]
+) -> None:
+    shares = divide(read(folder, name).cores, nodes)
+    assert [format_cpu_list(cpu for core in share for cpu in core.cpus) for share in shares] == expected
