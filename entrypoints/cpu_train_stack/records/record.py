@@ -171,7 +171,9 @@ class Event:
 
 Line = Union[Start, Steps, Sample, Log, Event]
 _KINDS: dict[str, type[Line]] = {kind.__name__.lower(): kind for kind in (Start, Steps, Sample, Log, Event)}
-_TYPES = {kind: {one.name: str(one.type) for one in fields(kind)} for kind in _KINDS.values()}
+_CHECKS = {
+    kind: {one.name: types.check_of(one.name, str(one.type)) for one in fields(kind)} for kind in _KINDS.values()
+}
 
 
 def path(output: Path, rank: int) -> Path:
@@ -192,9 +194,9 @@ def decode(text: str) -> Line | None:
     try:
         document = files.parse_json(text)
         kind = _KINDS[document["kind"]]
-        known = {name: document[name] for name in _TYPES[kind] if name in document}
+        checks = _CHECKS[kind].items()
         return kind(
-            **{name: value for name, value in known.items() if types.fits(name, _TYPES[kind][name], value)}
+            **{name: document[name] for name, check in checks if name in document and check(document[name])}
         )
     except (ValueError, KeyError, TypeError):
         return None
