@@ -1,11 +1,12 @@
-"""`./inv test`: the checks first, because they are quick, then the unit tests, then the tests that need Docker."""
+"""`./inv test`: the checks and the unit tests, at the same time, then the tests that need Docker."""
 
 import hashlib
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from invoke.exceptions import Exit
@@ -41,17 +42,8 @@ def run(part: str | None = None) -> None:
     """
     file = None if part is None or part in PARTS else _test_file(part)
     install_requirements()
-    failed: dict[str, int] = {}
-    for call in [_pytest(file)] if file else _calls(part):
-        try:
-            if call.needs_image:
-                Choice(engine=api.DOCKER).ensure()
-            code = call.run()
-        except UsageError as error:
-            say(f"error: {error}")
-            code = error.exit_code
-        if code:
-            failed[call.shown] = code
+    calls = [_pytest(file)] if file else _calls(part)
+    failed = {shown: code for call in calls for shown, code in call.run_all() if code}
     if failed:
         say(f"failed: {'; '.join(failed)}")
         raise Exit(code=next(iter(failed.values())))
@@ -59,21 +51,46 @@ def run(part: str | None = None) -> None:
 
 @dataclass(frozen=True)
 class _Call:
-    """A command of the suite: the arguments of Python."""
+    """A command of the suite: the arguments of Python. `beside`: those that run at the same time."""
 
     arguments: tuple[str, ...]
     needs_image: bool = False
+    beside: tuple["_Call", ...] = ()
 
     @property
     def shown(self) -> str:
         return " ".join(self.arguments[1:])
 
+    def run_all(self) -> Iterator[tuple[str, int]]:
+        """Run the command and those beside it, whose output follows. Yields the exit code of each."""
+        with ExitStack() as ends:
+            beside = [ends.enter_context(call.start(subprocess.PIPE)) for call in self.beside]
+            code = self.run()
+            for call, process in zip(self.beside, beside, strict=True):
+                say(f"$ {call.shown}")
+                print(process.communicate()[0], end="", flush=True)
+                yield call.shown, process.returncode
+        yield self.shown, code
+
     def run(self) -> int:
         """Returns the exit code."""
+        try:
+            if self.needs_image:
+                Choice(engine=api.DOCKER).ensure()
+        except UsageError as error:
+            say(f"error: {error}")
+            return error.exit_code
         say(f"$ {self.shown}")
+        with self.start() as process:
+            return process.wait()
+
+    def start(self, output: int | None = None) -> subprocess.Popen[str]:
+        """Start the command, with its output and errors in `output`."""
         # Some container images set this variable. The tests start ./inv often: let Python cache its bytecode.
         env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-        return subprocess.run([sys.executable, *self.arguments], cwd=ROOT, env=env, check=False).returncode
+        error = None if output is None else subprocess.STDOUT
+        argv = [sys.executable, *self.arguments]
+        return subprocess.Popen(argv, cwd=ROOT, env=env, stdout=output, stderr=error, text=True)
 
 
 def _calls(part: str | None) -> Iterator[_Call]:
@@ -81,8 +98,8 @@ def _calls(part: str | None) -> Iterator[_Call]:
     # One process more than cores, because some tests wait.
     processes = min((os.cpu_count() or 1) + 1, _MAX_PROCESSES)
     if part in (None, "unit"):
-        yield from (_Call(("-m", *check)) for check in CHECKS)
-        yield _pytest("tests/unit", f"--numprocesses={processes}", "--dist=loadfile")
+        unit = _pytest("tests/unit", f"--numprocesses={processes}", "--dist=loadfile")
+        yield replace(unit, beside=tuple(_Call(("-m", *check)) for check in CHECKS))
     if part in (None, "cluster"):
         yield _pytest(_ALONE)
     # The tests of clusters first: their files take longest, and a long file at the end would run alone.

@@ -69,9 +69,7 @@ def test_the_step_since_which_the_loss_is_not_a_number_stays(
     monkeypatch.setattr(job, "FEWEST_RECORDS", 133)
     path.write_text(
         "".join(
-            record.encode(
-                replace(line, loss=None) if isinstance(line, record.Steps) and line.step > 782 else line
-            )
+            record.encode(replace(line, loss=None) if isinstance(line, record.Steps) and line.step > 782 else line)
             for line in lines
             if line is not None
         )

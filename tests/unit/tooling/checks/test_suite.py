@@ -1,5 +1,10 @@
 """Which checks and tests `./inv test --part` runs."""
 
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from invoke.exceptions import Exit
 
@@ -22,13 +27,13 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.chdir(ROOT)
     found: list[str] = []
 
-    def call(command: suite._Call) -> int:
+    def start(command: suite._Call, output: int | None = None) -> subprocess.Popen[str]:
         paths = [word for word in command.arguments if word.startswith("tests/")]
         found.append(" ".join(paths) or command.arguments[1])
-        return int(found[-1] in FAILS)
+        return subprocess.Popen(["false" if found[-1] in FAILS else "true"], stdout=output, text=True)
 
     monkeypatch.setattr(suite, "install_requirements", lambda: None)
-    monkeypatch.setattr(suite._Call, "run", call)
+    monkeypatch.setattr(suite._Call, "start", start)
     FAILS.clear()
     monkeypatch.setattr(api, "ensure", lambda: api.Engine("unix:///docker", 2))
     monkeypatch.setattr(build, "build", lambda *_: found.append("build"))
@@ -85,3 +90,15 @@ def test_an_unknown_part_is_one_line(started: list[str], part: str) -> None:
     with pytest.raises(UsageError, match=r"expected unit, image, cluster, emulated, or a file in tests/"):
         suite.run(part)
     assert started == []
+
+
+def test_a_check_runs_beside_the_tests_and_its_output_follows(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "text")
+    check = suite._Call(("-c", "import sys; sys.exit(open(sys.argv[1]).read())", str(tmp_path / "text")))
+    tests = suite._Call(
+        ("-c", "import sys; open(sys.argv[1], 'w').write('b'); print('a')", str(tmp_path / "text"))
+    )
+    assert [code for _, code in replace(tests, beside=(check,)).run_all()] == [1, 0]
+    assert capfd.readouterr().out == "a\nb\n"
