@@ -9,64 +9,11 @@ from cpu_train_stack import contract
 from cpu_train_stack.adapt.adaptation import PACKAGES, Adaptation, Situation
 from cpu_train_stack.cli import packages
 from cpu_train_stack.cli.errors import UsageError
-from cpu_train_stack.compat import (
-    cpu,
-    launcher_variables,
-    loss_scale,
-    offline_metrics,
-    old_apis,
-    old_transformers,
-    process_group,
-    ragged_batches,
-    single_rank,
-    trainer_methods,
-    trainer_names,
-    training_arguments,
-)
-from cpu_train_stack.speed import (
-    balanced_ranks,
-    decoder_layers,
-    encoder_layers,
-    gradients,
-    lora,
-    no_padding,
-    output_layer,
-    progress,
-    step_records,
-)
+from cpu_train_stack.compat.table import COMPAT
+from cpu_train_stack.speed.table import SPEED_UPS
 
 EVERYTHING = "all"
-
-# What makes the training faster or records it: `train` has these too.
-SPEED_UPS: tuple[Adaptation, ...] = (
-    *no_padding.ADAPTATIONS,
-    *balanced_ranks.ADAPTATIONS,
-    *gradients.ADAPTATIONS,
-    *output_layer.ADAPTATIONS,
-    *decoder_layers.ADAPTATIONS,
-    *encoder_layers.ADAPTATIONS,
-    *lora.ADAPTATIONS,
-    *progress.ADAPTATIONS,
-    *step_records.ADAPTATIONS,
-)
-# `train` has flags of its own for these: --train_sampling_strategy and --ddp_comm_hook.
-ALWAYS_IN_TRAIN = frozenset({balanced_ranks.NAME, gradients.ROWS.name})
-
-ALL: tuple[Adaptation, ...] = (
-    *process_group.ADAPTATIONS,
-    *single_rank.ADAPTATIONS,
-    *launcher_variables.ADAPTATIONS,
-    *cpu.ADAPTATIONS,
-    *loss_scale.ADAPTATIONS,
-    *offline_metrics.ADAPTATIONS,
-    *old_apis.ADAPTATIONS,
-    *old_transformers.ADAPTATIONS,
-    *trainer_methods.ADAPTATIONS,
-    *trainer_names.ADAPTATIONS,
-    *training_arguments.ADAPTATIONS,
-    *ragged_batches.ADAPTATIONS,
-    *SPEED_UPS,
-)
+ALL = (*COMPAT, *SPEED_UPS)
 
 
 def switched_off(

@@ -31,7 +31,7 @@ from cpu_train_stack.generate import command as generate
 from cpu_train_stack.machine import cpus
 from cpu_train_stack.placement.detect import DistributedEnvironment
 from cpu_train_stack.rank import work
-from cpu_train_stack.speed import no_padding
+from cpu_train_stack.speed.padding import ANSWERS
 from cpu_train_stack.train.main import prepare
 
 RANK, RANKS = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
@@ -47,7 +47,7 @@ INSTALL = catalogue.install
 def install_once(situation: Situation, off: frozenset[str], adaptations: Iterable[Adaptation]) -> None:
     new = [one for one in adaptations if one.name not in INSTALLED]
     INSTALL(situation, off, new)
-    INSTALLED.update({one.name for one in new} - off - {one.name for one in no_padding.ADAPTATIONS})
+    INSTALLED.update({one.name for one in new} - off - {"no-padding", ANSWERS})
 
 
 mock.patch.object(catalogue, "install", install_once).start()

@@ -151,7 +151,7 @@ def test_a_loop_with_accelerate_distributes_over_the_group_that_exists(folder: P
     assert seen["steps"] == 3  # of 4 rows on each of two ranks
     assert seen["rows"] == 13
     assert {"accuracy", "f1"} <= set(seen)
-    expected = ["accelerate-cpu", "auth-token", "accelerator-names", "load-metric", "offline-metrics"]
+    expected = ["load-metric", "accelerate-cpu", "auth-token", "accelerator-names", "offline-metrics"]
     assert adapted(folder / "loop.log") == expected
 
 

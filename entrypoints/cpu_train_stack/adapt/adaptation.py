@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable
 
 from cpu_train_stack.cli import packages
@@ -19,16 +20,17 @@ SEEN = {
     "datasets": "5.2.0",
     "evaluate": "0.4.6",
 }
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 PACKAGES = ("transformers", "accelerate", "evaluate", "datasets", "torch", packages.IPEX)
+# As the module of a hook: it is imported already, so that the function is called at once.
+NOW = "sys"
 
 
 @dataclass(frozen=True)
 class Situation:
     """A script's command line and its environment. `backend`: of the process group.
 
-    `versions`: of the installed PACKAGES. `in_train`: for the command `train`, not for a script. `printed`: the
-    lines that `report` has printed.
+    `versions`: of the installed PACKAGES. `in_train`: for the command `train`, not for a script. `name`: of the
+    adaptation that gets it. `printed`: the lines that `report` has printed.
     """
 
     arguments: Sequence[str]
@@ -37,23 +39,24 @@ class Situation:
     rank: int = 0
     world_size: int = 1
     in_train: bool = False
+    name: str = ""
     printed: set[str] = field(default_factory=set)
 
     def since(self, package: str, version: str) -> bool:
         """Whether this version of the package, or a later one, is installed."""
         return packages.release(self.versions.get(package)) >= packages.release(version)
 
-    def before(self, package: str, version: str) -> bool:
-        """Whether an older version of the package is installed."""
-        return package in self.versions and not self.since(package, version)
+    def named(self, name: str) -> Situation:
+        """The situation for the adaptation with this name."""
+        return replace(self, name=name)
 
-    def report(self, name: str, line: str, is_fallback: bool = False) -> None:
-        """Print what an adaptation did, once and on rank 0 only. `name`: of the adaptation.
+    def report(self, line: str, is_fallback: bool = False) -> None:
+        """Print what the adaptation did, once and on rank 0 only.
 
         For `train`, print only where an adaptation has no effect (`is_fallback`).
         """
         if self.rank == 0 and line not in self.printed and (is_fallback or not self.in_train):
-            say(f"note: {line}" if self.in_train else f"adapted ({name}): {line}")
+            say(f"note: {line}" if self.in_train else f"adapted ({self.name}): {line}")
         self.printed.add(line)
 
 
@@ -77,23 +80,22 @@ class Releases:
         """Why the installed release is not one of them, None if it is."""
         if self.package not in situation.versions:
             return f"{self.package} is not installed"
-        if self.since and situation.before(self.package, self.since):
+        if self.since and not situation.since(self.package, self.since):
             return f"it is for {self.package} {self.since} and newer"
         if self.until and situation.since(self.package, self.until):
             return f"{self.package} {self.until} and newer do not need it"
         return None
 
-    def has(self, situation: Situation) -> bool:
-        return self.problem(situation) is None
-
 
 @dataclass(frozen=True)
 class Adaptation:
-    """`summary`: its effect in one line. `install`: hook the modules that it changes.
+    """`summary`: its effect in one line.
 
-    `releases`: it is needed in any of these; empty if it depends on no package. `when`: in which scripts.
-    `obstacle`: returns why it has no effect in a situation, None if it has. `upstream`: the issue or change behind
-    it, empty if unknown. `is_default`: whether `run` makes it without --adapt.
+    `releases`: it is needed in any of these; empty if it depends on no package. `hooks`: by the module of a
+    library, the function that changes it, as ROOM.MODULE:FUNCTION of this package; it gets the situation and the
+    module. `when`: in which scripts. `obstacle`: returns why it has no effect in a situation, None if it has.
+    `upstream`: the issue or change behind it, empty if unknown. `is_default`: whether `run` makes it without
+    --adapt. `finds_out`: the functions find out whether it applies; they are called in any case.
 
     tests/image/scripts/canaries shows for each whether a release of the libraries still needs it.
     """
@@ -101,11 +103,12 @@ class Adaptation:
     name: str
     summary: str
     releases: tuple[Releases, ...]
-    install: Callable[[Situation], None]
+    hooks: Mapping[str, str]
     when: str = ""
     upstream: str = ""
     obstacle: Callable[[Situation], str | None] | None = None
     is_default: bool = True
+    finds_out: bool = False
 
     def check(self, situation: Situation) -> Verdict:
         """Whether it applies."""
@@ -115,73 +118,13 @@ class Adaptation:
             problem = self.obstacle(situation)
         return Verdict(problem is None, problem or self.when)
 
-
-def on_import(
-    module: str, hook: Callable[[Situation, Any], None], releases: Releases | None = None
-) -> Callable[[Situation], None]:
-    """An `install` that calls `hook` when the script imports `module`. `releases`: only in these."""
-
-    def install(situation: Situation) -> None:
-        if releases is None or releases.has(situation):
-            after_import(module, functools.partial(hook, situation))
-
-    return install
+    def install(self, situation: Situation) -> None:
+        """Hook the modules of the libraries, if it applies."""
+        if self.finds_out or self.check(situation).applies:
+            for module, hook in self.hooks.items():
+                after_import(module, functools.partial(_call, hook, situation.named(self.name)))
 
 
-def before_method(owner: Any, name: str, change: Callable[[Any, dict[str, Any]], None]) -> None:
-    """Call `change` before each call of a method. `change` gets the object and the keyword arguments."""
-    original = getattr(owner, name)
-
-    @functools.wraps(original)
-    def changed(self: Any, *args: Any, **options: Any) -> Any:
-        change(self, options)
-        return original(self, *args, **options)
-
-    setattr(owner, name, changed)
-
-
-def after_creation(owner: Any, change: Callable[[Any], None]) -> None:
-    """Call `change` with each object of the class `owner`, after its `__init__`."""
-    original = owner.__init__
-
-    @functools.wraps(original)
-    def changed(self: Any, *args: Any, **options: Any) -> None:
-        original(self, *args, **options)
-        change(self)
-
-    owner.__init__ = changed
-
-
-def add_to_transformers(module: Any, name: str, find: Callable[[], Any]) -> None:
-    """Let scripts import a removed name from transformers. `module`: transformers.utils.import_utils.
-
-    On the class of all lazy modules: processing_utils replaces the module transformers by another object.
-    `find`: returns the object, None if there is none.
-    """
-    original = module._LazyModule.__getattr__
-
-    @functools.wraps(original)
-    def get(self: Any, wanted: str) -> Any:
-        try:
-            return original(self, wanted)
-        except AttributeError:
-            found = find() if (self.__name__, wanted) == ("transformers", name) else None
-            if found is None:
-                raise
-            return found
-
-    module._LazyModule.__getattr__ = get
-
-
-def is_plain(module: Any, expected: type) -> bool:
-    """Whether a module is of this class, and nothing observes or replaces its forward."""
-    return (
-        type(module) is expected
-        and "forward" not in vars(module)
-        and not any(getattr(module, name, None) for name in _HOOKS)
-    )
-
-
-def is_compiled(module: Any) -> bool:
-    """Whether torch.compile has changed a module."""
-    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+def _call(hook: str, situation: Situation, module: Any) -> None:
+    place, _, name = hook.partition(":")
+    getattr(importlib.import_module(f"cpu_train_stack.{place}"), name)(situation, module)

@@ -16,21 +16,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Callable
+from typing import Any
 
-from cpu_train_stack.adapt.adaptation import (
-    Adaptation,
-    Releases,
-    Situation,
-    after_creation,
-    before_method,
-    on_import,
-)
+from cpu_train_stack.adapt.adaptation import Situation
+from cpu_train_stack.adapt.changes import after_creation, around, before_method
 from cpu_train_stack.cli import packages
 from cpu_train_stack.cli.import_hooks import after_import
-
-_TRAINER, _ACCELERATOR, _DEVICE = "use-cpu", "accelerate-cpu", "cpu-device"
-STATE_MODULE = "accelerate.state"
 
 
 def _has_gpu() -> bool:
@@ -39,7 +30,7 @@ def _has_gpu() -> bool:
     return bool(torch.cuda.is_available())
 
 
-def _imply_use_cpu(situation: Situation, module: Any) -> None:
+def imply_use_cpu(situation: Situation, module: Any) -> None:
     arguments = module.TrainingArguments
     names = {item.name for item in dataclasses.fields(arguments)}
     field = "use_cpu" if "use_cpu" in names else "no_cuda"
@@ -47,78 +38,39 @@ def _imply_use_cpu(situation: Situation, module: Any) -> None:
     def imply(created: Any, _options: dict[str, Any]) -> None:
         if not getattr(created, field) and not _has_gpu():
             setattr(created, field, True)
-            situation.report(_TRAINER, f"--{field} is implied")
+            situation.report(f"--{field} is implied")
 
     before_method(arguments, "__post_init__", imply)
 
 
-def _imply_accelerator_cpu(situation: Situation, module: Any) -> None:
+def imply_accelerator_cpu(situation: Situation, module: Any) -> None:
     # accelerate of 2022 has only AcceleratorState, and looks for a GPU in every rank of torchrun.
     state = getattr(module, "PartialState", None) or module.AcceleratorState
-    init = state.__init__
 
-    @functools.wraps(init)
-    def imply(self: Any, *args: Any, **options: Any) -> None:
+    @around(state, "__init__")
+    def imply(init: Any, self: Any, *args: Any, **options: Any) -> None:
         # Later objects share the state of the first one.
         if not any(args) and not options.get("cpu") and not state._shared_state and not _has_gpu():
             args, options["cpu"] = (), True
-            situation.report(_ACCELERATOR, "Accelerator(cpu=True) is implied")
+            situation.report("Accelerator(cpu=True) is implied")
         init(self, *args, **options)
 
-    state.__init__ = imply
 
-
-def remove_device_index(module: Any, report: Callable[[str], None] | None = None) -> None:
+def remove_device_index(situation: Situation | None, module: Any) -> None:
     """Make accelerate's PartialState use `cpu` instead of `cpu:N`. `module`: accelerate.state."""
 
     def remove(state: Any) -> None:
         device = state.device
         if device is not None and device.type == "cpu" and device.index is not None:
             state.device = type(device)("cpu")
-            if report is not None:
-                report(f"the ranks' device is cpu, not {device}: IPEX's layers keep the weights that are trained")
+            if situation is not None and packages.IPEX in situation.versions:
+                situation.report(
+                    f"the ranks' device is cpu, not {device}: IPEX's layers keep the weights that are trained"
+                )
 
     after_creation(module.PartialState, remove)
 
 
-def _is_given(situation: Situation) -> str | None:
-    return "the command line sets it" if {"--use_cpu", "--no_cuda"} & set(situation.arguments) else None
-
-
 def prevent_copies() -> None:
     """Keep Trainer from copying the model. Call before accelerate creates its state."""
-    after_import(STATE_MODULE, remove_device_index)
-
-
-def _hook_device(situation: Situation, module: Any) -> None:
-    has_ipex = packages.IPEX in situation.versions
-    remove_device_index(module, functools.partial(situation.report, _DEVICE) if has_ipex else None)
-
-
-_DEVICE_RELEASES = Releases("accelerate", "0.29")
-_NOT_SET = "if the script does not set it, and torch finds no GPU"
-ADAPTATIONS = (
-    Adaptation(
-        _TRAINER,
-        "TrainingArguments get use_cpu: without it, each rank would be a separate job",
-        (Releases("transformers", "4.52"), Releases("accelerate", "1.13"), Releases("transformers", until="4.31")),
-        on_import("transformers.training_args", _imply_use_cpu),
-        when=_NOT_SET,
-        obstacle=_is_given,
-    ),
-    Adaptation(
-        _ACCELERATOR,
-        "accelerate's Accelerator gets cpu=True: without it, each rank would be a separate job",
-        (Releases("accelerate", "1.13"), Releases("accelerate", until="0.21")),
-        on_import(STATE_MODULE, _imply_accelerator_cpu),
-        when=_NOT_SET,
-        obstacle=_is_given,
-    ),
-    Adaptation(
-        _DEVICE,
-        "accelerate's device of a rank is cpu instead of cpu:N, to which Trainer would copy every weight",
-        (_DEVICE_RELEASES,),
-        on_import(STATE_MODULE, _hook_device, _DEVICE_RELEASES),
-        when="if the job has several ranks",
-    ),
-)
+    after_import("accelerate.state", functools.partial(remove_device_index, None))

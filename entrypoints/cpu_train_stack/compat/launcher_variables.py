@@ -16,10 +16,9 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any, Callable
 
-from cpu_train_stack.adapt.adaptation import Adaptation, Situation
+from cpu_train_stack.adapt.adaptation import Situation
 from cpu_train_stack.placement.launchers import HYDRA, MVAPICH2, OPEN_MPI
 
-_NAME = "launcher-variables"
 # A launcher's variable -> the variable that every rank has.
 NAMES = {
     theirs: ours
@@ -68,15 +67,15 @@ def supply(names: Iterable[str], supplier: Callable[[str], str | None]) -> None:
     texts._data.names |= frozenset(map(os.fsencode, names))
 
 
-def _install(situation: Situation) -> None:
+def supply_all(situation: Situation, _sys: Any) -> None:
+    """Supply the variables of all launchers."""
+
     def missing(name: str) -> str | None:
         ours = NAMES.get(name, "")
         value = os.environ.get(ours) if ours else None
         if value is None:
             return None
-        situation.report(
-            _NAME, f"the script reads {name}, which its launcher does not set: it gets the value of {ours}"
-        )
+        situation.report(f"the script reads {name}, which its launcher does not set: it gets the value of {ours}")
         return value
 
     supply(NAMES, missing)
@@ -90,14 +89,3 @@ def is_script(frame: FrameType | None) -> bool:
         return False
     is_main = frame.f_globals.get("__name__") == "__main__"  # an installed module, with run -m
     return is_main or not frame.f_code.co_filename.startswith(_LIBRARIES)
-
-
-ADAPTATIONS = (
-    Adaptation(
-        _NAME,
-        f"the script finds {HYDRA.rank}, {OPEN_MPI.rank} and the like under every launcher",
-        (),
-        _install,
-        when="if the script reads one that its launcher does not set",
-    ),
-)

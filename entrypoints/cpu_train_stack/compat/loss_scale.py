@@ -23,18 +23,11 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from cpu_train_stack.adapt.adaptation import (
-    Adaptation,
-    Releases,
-    Situation,
-    after_creation,
-    before_method,
-    is_compiled,
-    on_import,
-)
+from cpu_train_stack.adapt.adaptation import Situation
+from cpu_train_stack.adapt.changes import after_creation, around, before_method, is_compiled
 from cpu_train_stack.compat.loss_code import attributes, loss_functions, names, own_method
 
-_NAME, _ITEMS = "loss-scale", "num_items_in_batch"
+_ITEMS = "num_items_in_batch"
 _ATTRIBUTE = "_cpu_train_stack_scale"  # of a Trainer, and of the steps that respect it
 _OVER_RANKS = "average_tokens_across_devices"
 _RANKS = frozenset({"num_processes", "world_size", "get_world_size"})
@@ -234,7 +227,7 @@ class _Scale:
         return False
 
     def _report(self, line: str) -> None:
-        self._situation.report(_NAME, line)
+        self._situation.report(line)
 
 
 def _in_own_step(name: str, function: Any, owner: Any) -> Any:
@@ -264,12 +257,11 @@ def unknown_code(trainer: Any) -> set[str]:
     return {name for name, read in _READ.items() if not read <= names(getattr(trainer, name))}
 
 
-def _hook(situation: Situation, module: Any) -> None:
+def hook(situation: Situation, module: Any) -> None:
     trainer = module.Trainer
     if missing := unknown_code(trainer):
-        situation.report(_NAME, f"unknown code in Trainer.{', '.join(sorted(missing))}: the loss stays as it is")
+        situation.report(f"unknown code in Trainer.{', '.join(sorted(missing))}: the loss stays as it is")
         return
-    original = trainer.training_step
 
     def install(new: Any) -> None:
         from cpu_train_stack.compat import loss_count
@@ -278,21 +270,11 @@ def _hook(situation: Situation, module: Any) -> None:
         _cover_steps(new)
         loss_count.count_as_the_inner_model(new)
 
-    @functools.wraps(original)
-    def training_step(self: Any, *arguments: Any, **options: Any) -> Any:
+    @around(trainer, "training_step")
+    def training_step(original: Any, self: Any, *arguments: Any, **options: Any) -> Any:
         scale = getattr(self, _ATTRIBUTE, None)  # None for a subclass that does not call Trainer's __init__
         with contextlib.nullcontext() if scale is None else scale.step():
             return original(self, *arguments, **options)
 
     after_creation(trainer, install)
     before_method(trainer, "train", _cover_steps)
-    trainer.training_step = training_step
-
-
-ADAPTATIONS = (
-    Adaptation(
-        _NAME, "Trainer scales only what the number of labels divides by ranks and accumulation steps",
-        (Releases("transformers", "4.49"),), on_import("transformers.trainer", _hook),
-        when="with several ranks or accumulation steps", upstream="huggingface/transformers#47688",
-    ),
-)  # fmt: skip

@@ -13,18 +13,17 @@ import inspect
 from pathlib import Path
 from typing import Any, Callable
 
-from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, on_import
+from cpu_train_stack.adapt.adaptation import Situation
 from cpu_train_stack.cli.errors import UsageError, one_line
 from cpu_train_stack.compat import measures
 from cpu_train_stack.train.scores.texts import PACKAGES, can
 
-_NAME = "offline-metrics"
 # The hub's own names of evaluate's metrics begin with it.
 _HUB = "evaluate-metric/"
 NAMES = ("accuracy", "f1", "glue", "mse", "roc_auc", "seqeval", "squad", "squad_v2", *measures.KINDS, *PACKAGES)
 
 
-def _hook(situation: Situation, module: Any) -> None:
+def hook(situation: Situation, module: Any) -> None:
     original = module.load
     parameters = inspect.signature(original)
 
@@ -41,7 +40,7 @@ def _hook(situation: Situation, module: Any) -> None:
             )
         from cpu_train_stack.compat.metrics import METRICS
 
-        situation.report(_NAME, f"evaluate.load({path!r}) uses the image's metric: nothing is downloaded")
+        situation.report(f"evaluate.load({path!r}) uses the image's metric: nothing is downloaded")
         named = given.pop("init_kwargs", {})
         options = {**given, **named}
         for unused in ("path", "config_name", "module_type", "download_config", "download_mode", "revision"):
@@ -70,15 +69,3 @@ def _load(load: Callable[[], Any], path: str) -> Any:
             f"({one_line(error)[:120]}): use one of {', '.join(sorted(NAMES))}, or put the metric's folder, "
             f"huggingface/evaluate's metrics/{path}, into the working folder"
         ) from error
-
-
-ADAPTATIONS = (
-    Adaptation(
-        _NAME,
-        f"evaluate.load of {', '.join(NAMES)} needs no network",
-        (Releases("evaluate"),),
-        on_import("evaluate", _hook),
-        when="if the script loads one of them",
-        upstream="huggingface/evaluate#315",
-    ),
-)

@@ -17,14 +17,15 @@ import os
 import sys
 from typing import Any, Callable
 
-from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, on_import
+from cpu_train_stack.adapt.adaptation import Situation
+from cpu_train_stack.adapt.changes import around
 from cpu_train_stack.cli.errors import UsageError
 
-NAME, _LAUNCHER = "process-group", "notebook-launcher"
 _PRECISION = "ACCELERATE_MIXED_PRECISION"
 
 
-def _hook(situation: Situation, module: Any) -> None:
+def use_existing(situation: Situation, module: Any) -> None:
+    """`module`: torch.distributed."""
     original = module.init_process_group
     own = os.getpid()
     adopted = False
@@ -52,12 +53,11 @@ def _hook(situation: Situation, module: Any) -> None:
         running = module.get_backend()
         if backend is not None and running not in str(backend).lower().replace(",", ":").split(":"):
             situation.report(
-                NAME,
                 f"the script requests backend {backend!s}, the existing process group uses {running} (run "
                 "--backend)",
             )
         if options.get("timeout") is not None:
-            situation.report(NAME, "the timeout of init_process_group is ignored: run --timeout sets it")
+            situation.report("the timeout of init_process_group is ignored: run --timeout sets it")
 
     replace_function(original, init_process_group)
 
@@ -70,28 +70,26 @@ def replace_function(original: Any, changed: Any) -> None:
             setattr(module, name, changed)
 
 
-def _keep(situation: Situation, module: Any) -> None:
+def keep(situation: Situation, module: Any) -> None:
     """Keep the default group if accelerate is about to destroy it. Other groups are destroyed as usual."""
-    original = getattr(getattr(module, "PartialState", None), "destroy_process_group", None)
-    if original is None:  # an older accelerate
+    state = getattr(module, "PartialState", None)
+    if not hasattr(state, "destroy_process_group"):  # an older accelerate
         return
 
-    @functools.wraps(original)
-    def destroy_process_group(self: Any, group: Any = None) -> None:
+    @around(state, "destroy_process_group")
+    def destroy_process_group(original: Any, self: Any, group: Any = None) -> None:
         if group is not None or not sys.modules["torch.distributed"].is_initialized():
             original(self, group)
             return
-        situation.report(NAME, "accelerate does not destroy the process group: it ends with the script")
-
-    module.PartialState.destroy_process_group = destroy_process_group
+        situation.report("accelerate does not destroy the process group: it ends with the script")
 
 
-def _call_in_ranks(situation: Situation, module: Any) -> None:
+def call_in_ranks(situation: Situation, module: Any) -> None:
     """notebook_launcher calls its function in this rank. `module`: accelerate.launchers."""
-    original = module.notebook_launcher
 
-    @functools.wraps(original)
+    @around(module, "notebook_launcher")
     def notebook_launcher(
+        original: Any,
         function: Callable[..., Any],
         args: tuple[Any, ...] = (),
         num_processes: int | None = None,
@@ -107,9 +105,7 @@ def _call_in_ranks(situation: Situation, module: Any) -> None:
                 f"the script calls notebook_launcher(num_processes={num_processes}) in a single rank, expected "
                 f"{num_processes} ranks: start it with launch --nproc-per-node {num_processes} -- run SCRIPT.py"
             )
-        situation.report(
-            _LAUNCHER, f"notebook_launcher starts no processes: each of the {ranks} ranks calls its function"
-        )
+        situation.report(f"notebook_launcher starts no processes: each of the {ranks} ranks calls its function")
         given = inspect.signature(original).bind(function, args, num_processes, *rest, **options).arguments
         before = os.environ.get(_PRECISION)
         os.environ[_PRECISION] = given.get("mixed_precision", "no")
@@ -119,28 +115,3 @@ def _call_in_ranks(situation: Situation, module: Any) -> None:
             os.environ.pop(_PRECISION, None)
             if before is not None:
                 os.environ[_PRECISION] = before
-
-    module.notebook_launcher = notebook_launcher
-
-
-def _install(situation: Situation) -> None:
-    on_import("torch.distributed", _hook)(situation)
-    on_import("accelerate.state", _keep)(situation)
-
-
-ADAPTATIONS = (
-    Adaptation(
-        NAME,
-        "the script's init_process_group uses the existing process group",
-        (Releases("torch"),),
-        _install,
-        when="if the script calls it",
-    ),
-    Adaptation(
-        _LAUNCHER,
-        "accelerate's notebook_launcher calls its function in the existing ranks",
-        (Releases("accelerate"),),
-        on_import("accelerate.launchers", _call_in_ranks),
-        when="if the script calls it",
-    ),
-)

@@ -1,4 +1,4 @@
-"""Iterable data sets whose batches have different lengths, on several ranks. Torch-free until used.
+"""Iterable data sets whose batches have different lengths, on several ranks.
 
 Rank 0 reads the batches of all ranks, concatenates and sends them (accelerate's DataLoaderDispatcher), which fails
 if their rows are not equally long (huggingface/transformers#26548, accelerate#2023). Here, shorter batches are
@@ -7,13 +7,15 @@ padded for the way, and each rank gets its rows with the length that they had. O
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, on_import
+import torch
+from torch.nn.functional import pad
 
-_NAME = "ragged-batches"
+from cpu_train_stack.adapt.adaptation import Situation
+from cpu_train_stack.adapt.changes import around
+
 # The key of the sizes that travel with a batch: of each tensor, a row for each of its rows.
 _SIZES, _BATCH = "cpu-train-stack/sizes", "cpu-train-stack/batch"
 # What hides a position in the padding of a row that shares a batch with a longer one.
@@ -45,8 +47,6 @@ def _changed(value: Any, tensors: Iterator[Any]) -> Any:
 
 def _with_sizes(batch: Any) -> tuple[Any, list[Any]]:
     """A batch, and the sizes of each row of each of its tensors."""
-    import torch
-
     if isinstance(batch, Mapping) and _BATCH in batch:
         return batch[_BATCH], batch[_SIZES]
     sizes = [
@@ -57,9 +57,6 @@ def _with_sizes(batch: Any) -> tuple[Any, list[Any]]:
 
 def concatenated(batches: list[Any]) -> dict[str, Any]:
     """One batch with the rows of all batches, padded to the longest row, and the sizes that they had."""
-    import torch
-    from torch.nn.functional import pad
-
     parts, sizes = zip(*map(_with_sizes, batches))
     joined = []
     for same in zip(*(list(_tensors(part)) for part in parts)):
@@ -90,32 +87,17 @@ def hook(situation: Situation, module: Any) -> None:
     dispatcher = getattr(module, "DataLoaderDispatcher", None)
     if dispatcher is None or not hasattr(module, "concatenate"):
         return
-    concatenate, iterate = module.concatenate, dispatcher.__iter__
 
-    @functools.wraps(concatenate)
-    def concatenate_ragged(data: Any, dim: int = 0) -> Any:
+    @around(module, "concatenate")
+    def concatenate_ragged(concatenate: Any, data: Any, dim: int = 0) -> Any:
         shapes = {tuple(tuple(one.shape[1:]) for _, one in _tensors(batch)) for batch in data}
         is_padded = any(isinstance(batch, Mapping) and _BATCH in batch for batch in data)
         if dim or (len(shapes) == 1 and not is_padded):
             return concatenate(data, dim=dim)
-        situation.report(_NAME, "the rows of an iterable data set have different lengths: each rank gets its own")
+        situation.report("the rows of an iterable data set have different lengths: each rank gets its own")
         return concatenated(list(data))
 
-    @functools.wraps(iterate)
-    def iterate_cut(self: Any) -> Iterator[Any]:
+    @around(dispatcher, "__iter__")
+    def iterate_cut(iterate: Any, self: Any) -> Iterator[Any]:
         for batch in iterate(self):
             yield cut(batch)
-
-    module.concatenate, dispatcher.__iter__ = concatenate_ragged, iterate_cut
-
-
-ADAPTATIONS = (
-    Adaptation(
-        _NAME,
-        "an iterable data set may have batches of different lengths on several ranks",
-        (Releases("accelerate"),),
-        on_import("accelerate.data_loader", hook),
-        when="if the script trains with one",
-        upstream="huggingface/accelerate#2023",
-    ),
-)

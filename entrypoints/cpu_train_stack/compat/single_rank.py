@@ -12,12 +12,10 @@ import functools
 import os
 from typing import Any
 
-from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation
-from cpu_train_stack.cli.import_hooks import after_import
+from cpu_train_stack.adapt.adaptation import Situation
 from cpu_train_stack.compat import launcher_variables
 from cpu_train_stack.compat.process_group import replace_function
 
-NAME = "single-rank"
 # What torchrun's agent and `rank.start` set for a rank. The agent's file for the rank's error stays.
 _VARIABLES = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK"),
@@ -26,7 +24,7 @@ _VARIABLES = (
 )
 
 
-def _hook(_situation: Situation, module: Any) -> None:
+def create_group_when_needed(_situation: Situation, module: Any) -> None:
     """Create the group when a function asks for the default group. `module`: torch.distributed."""
     from cpu_train_stack.group import create
 
@@ -42,21 +40,7 @@ def _hook(_situation: Situation, module: Any) -> None:
     replace_function(original, default_group)
 
 
-def _install(situation: Situation) -> None:
-    if situation.world_size != 1:
-        return
+def hide_variables(_situation: Situation, _sys: Any) -> None:
+    """Only the script's own code sees torchrun's variables."""
     hidden = {name: os.environ.pop(name) for name in _VARIABLES if name in os.environ}
     launcher_variables.supply(hidden, hidden.get)
-    after_import("torch.distributed", functools.partial(_hook, situation))
-
-
-ADAPTATIONS = (
-    Adaptation(
-        NAME,
-        "a job of one rank looks like a plain process, without DDP",
-        (Releases("accelerate"),),
-        _install,
-        when="if the job has one rank",
-        obstacle=lambda situation: None if situation.world_size == 1 else "the job has several ranks",
-    ),
-)

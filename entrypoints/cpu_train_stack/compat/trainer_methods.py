@@ -19,17 +19,10 @@ from types import FrameType
 from typing import Any, Callable
 
 from cpu_train_stack import contract
-from cpu_train_stack.adapt.adaptation import (
-    Adaptation,
-    Releases,
-    Situation,
-    after_creation,
-    before_method,
-    on_import,
-)
+from cpu_train_stack.adapt.adaptation import Situation
+from cpu_train_stack.adapt.changes import after_creation, around, before_method
 from cpu_train_stack.compat.launcher_variables import is_script
 
-_NAME = "trainer-methods"
 _ITEMS = "num_items_in_batch"
 _LIBRARIES = ("transformers.", contract.MODULES)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -47,7 +40,6 @@ OLD_CALLS = {
 }
 # Arguments at the end that older releases did not have: another parameter at their place is the script's own.
 _NEWER = frozenset({_ITEMS, "start_time", "_internal_call"})
-_RELEASES = Releases("transformers", "4.46")
 
 
 def accepted(
@@ -112,23 +104,20 @@ def renamed_call(base: inspect.Signature, old: tuple[str, ...], args: Any, optio
 
 
 def _accept_old_calls(situation: Situation, owner: Any, name: str) -> None:
-    original = getattr(owner, name, None)
-    if original is None:
+    if not hasattr(owner, name):
         return
-    base = inspect.signature(original)
+    base = inspect.signature(getattr(owner, name))
 
-    @functools.wraps(original)
-    def call(self: Any, *args: Any, **options: Any) -> Any:
+    @around(owner, name)
+    def call(original: Any, self: Any, *args: Any, **options: Any) -> Any:
         if not _fits(base, (self, *args), options):
             found = (renamed_call(base, old, args, options) for old in OLD_CALLS[name])
             given = next((one for one in found if one is not None), None)
             if given is not None:
-                situation.report(_NAME, f"Trainer.{name} is called with the arguments of an older transformers")
+                situation.report(f"Trainer.{name} is called with the arguments of an older transformers")
                 given.update({"device": self.args.device} if "device" in given else {})
                 return original(self, **given)
         return original(self, *args, **options)
-
-    setattr(owner, name, call)
 
 
 def _fits(signature: inspect.Signature, args: Any, options: Any) -> bool:
@@ -214,7 +203,7 @@ class _Overrides:
     def _report(self, owner: str, name: str) -> Callable[[list[str]], None]:
         def report(dropped: list[str]) -> None:
             text = f"it gets no {', '.join(dropped)}" if dropped else "it gets them by their places"
-            self.situation.report(_NAME, f"{owner}.{name} has the arguments of an older transformers: {text}")
+            self.situation.report(f"{owner}.{name} has the arguments of an older transformers: {text}")
 
         return report
 
@@ -237,7 +226,7 @@ def own_functions(owner: Any) -> Iterator[tuple[str, Any]]:
             yield name, function
 
 
-def _hook_methods(situation: Situation, module: Any) -> None:
+def hook_trainer(situation: Situation, module: Any) -> None:
     for name in OLD_CALLS:
         _accept_old_calls(situation, module.Trainer, name)
     overrides = _Overrides(situation, module.Trainer)
@@ -253,7 +242,7 @@ def _hook_methods(situation: Situation, module: Any) -> None:
     before_method(module.Trainer, "train", fit_smoother)
 
 
-def _hook_collators(situation: Situation, module: Any) -> None:
+def hook_collators(situation: Situation, module: Any) -> None:
     base, known = module.DataCollatorForLanguageModeling, set()
     overrides = _Overrides(situation, base)
 
@@ -263,19 +252,3 @@ def _hook_collators(situation: Situation, module: Any) -> None:
             overrides.fit(collator)
 
     before_method(module.DataCollatorMixin, "__call__", fit)
-
-
-def _install(situation: Situation) -> None:
-    on_import("transformers.trainer", _hook_methods, _RELEASES)(situation)
-    on_import("transformers.data.data_collator", _hook_collators, _RELEASES)(situation)
-
-
-ADAPTATIONS = (
-    Adaptation(
-        _NAME,
-        "methods of Trainer that a script overrides get only the arguments that they accept",
-        (_RELEASES,),
-        _install,
-        when="if a subclass of Trainer overrides a method",
-    ),
-)

@@ -1,4 +1,4 @@
-"""What transformers 5 removed from Trainer, and the arguments `tokenizer` that it renamed. Torch-free until used.
+"""What transformers 5 removed from Trainer, and the arguments `tokenizer` that it renamed.
 
 `tokenizer` has been called processing_class since 4.46. 5.0 accepts only the new name, and removed the property
 and the methods and attributes of Trainer in REMOVED and _ABSENT.
@@ -11,14 +11,11 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, before_method, on_import
-from cpu_train_stack.cli.import_hooks import after_import
+from cpu_train_stack.adapt.adaptation import Situation
+from cpu_train_stack.adapt.changes import around, before_method
 from cpu_train_stack.compat.trainer_methods import own_functions
 
-_TOKENIZER, _NAMES = "trainer-tokenizer", "trainer-names"
-_TRAINER, _SEQ2SEQ = "transformers.trainer", "transformers.trainer_seq2seq"
 _NEW, _OLD = "processing_class", "tokenizer"
-_RELEASES = Releases("transformers", "5.0")
 _STEPS = "current_gradient_accumulation_steps"
 # The places of Trainer's arguments before 4.46, without compute_loss_func and optimizer_cls_and_kwargs.
 _PLACES = (
@@ -27,38 +24,35 @@ _PLACES = (
 )
 
 
-def rename_tokenizer(trainer: str, situation: Situation, module: Any) -> None:
-    """Let the class `trainer` of `module` accept `tokenizer`, if it has processing_class instead."""
+def rename_tokenizer(situation: Situation, module: Any) -> None:
+    """Let Trainer, or Seq2SeqTrainer in its own module, accept `tokenizer` if it has processing_class instead."""
+    trainer = "Seq2SeqTrainer" if hasattr(module, "Seq2SeqTrainer") else "Trainer"
     owner = getattr(module, trainer)
     names = inspect.signature(owner.__init__).parameters
 
     def rename(_trainer: Any, options: dict[str, Any]) -> None:
         if _OLD in options and _NEW not in options:
             options[_NEW] = options.pop(_OLD)
-            situation.report(_TOKENIZER, f"{trainer}({_OLD}=...) is now {trainer}({_NEW}=...)")
+            situation.report(f"{trainer}({_OLD}=...) is now {trainer}({_NEW}=...)")
 
     if _OLD not in names and _NEW in names:
         before_method(owner, "__init__", rename)
         _accept_old_places(owner, trainer, situation)
+    if trainer == "Trainer":
+        add_tokenizer(situation, owner, trainer)
 
 
 def _accept_old_places(owner: Any, trainer: str, situation: Situation) -> None:
-    original = owner.__init__
-
-    @functools.wraps(original)
-    def create(self: Any, *args: Any, **options: Any) -> None:
+    @around(owner, "__init__")
+    def create(original: Any, self: Any, *args: Any, **options: Any) -> None:
         # Callbacks are a list, two optimizers a tuple, and compute_metrics gets one argument: at their old places,
         # there is now another argument.
         is_old = any(map(_is_metrics, args[7:8])) or any(isinstance(one, list) for one in args[8:9])
         if is_old or any(isinstance(one, tuple) for one in args[9:10]):
-            situation.report(
-                _TOKENIZER, f"{trainer}(...) has the places of its arguments before transformers 4.46"
-            )
+            situation.report(f"{trainer}(...) has the places of its arguments before transformers 4.46")
             options.update(zip(_PLACES[5:], args[5:]))
             args = args[:5]
         original(self, *args, **options)
-
-    owner.__init__ = create
 
 
 def _is_metrics(function: Any) -> bool:
@@ -78,7 +72,7 @@ def add_tokenizer(situation: Situation, owner: Any, name: str) -> None:
         return
 
     def read(self: Any) -> Any:
-        situation.report(_TOKENIZER, f"{name}.{_OLD} is now {name}.{_NEW}")
+        situation.report(f"{name}.{_OLD} is now {name}.{_NEW}")
         return getattr(self, _NEW)
 
     def write(self: Any, value: Any) -> None:
@@ -93,11 +87,10 @@ def pass_tokenizer(situation: Situation, module: Any) -> None:
     if _NEW not in inspect.signature(handler.__init__).parameters:
         return
     events = {name for name in vars(module.TrainerCallback) if name.startswith("on_")}
-    original = handler.add_callback
     changed: set[Any] = set()
 
-    @functools.wraps(original)
-    def add_callback(self: Any, callback: Any) -> None:
+    @around(handler, "add_callback")
+    def add_callback(original: Any, self: Any, callback: Any) -> None:
         original(self, callback)
         for owner in type(self.callbacks[-1]).__mro__:
             for name, function in own_functions(owner):
@@ -105,7 +98,6 @@ def pass_tokenizer(situation: Situation, module: Any) -> None:
                     setattr(owner, name, _with_tokenizer(situation, function))
                     changed.add(vars(owner)[name])
 
-    handler.add_callback = add_callback
     add_tokenizer(situation, handler, "CallbackHandler")
 
 
@@ -120,23 +112,12 @@ def _with_tokenizer(situation: Situation, function: Any) -> Any:
         if _NEW in options:
             options.setdefault(_OLD, options[_NEW])
         if _OLD in own:
-            situation.report(_TOKENIZER, f"the callbacks' {_OLD} is now called {_NEW}")
+            situation.report(f"the callbacks' {_OLD} is now called {_NEW}")
         if not takes_rest:
             options = {name: value for name, value in options.items() if name in own}
         return function(*args, **options)
 
     return call
-
-
-def _install_tokenizer(situation: Situation) -> None:
-    def add(name: str, module: Any) -> None:
-        rename_tokenizer(name, situation, module)
-        if name == "Trainer":
-            add_tokenizer(situation, module.Trainer, name)
-
-    after_import(_TRAINER, functools.partial(add, "Trainer"))
-    after_import(_SEQ2SEQ, functools.partial(add, "Seq2SeqTrainer"))
-    on_import("transformers.trainer_callback", pass_tokenizer)(situation)
 
 
 def _nested_gather(self: Any, tensors: Any, name: Any = None) -> Any:
@@ -225,17 +206,17 @@ class _Absent:
         self.value = None if name in ("scaler", "sharded_ddp", "fsdp", "_past", "amp_dtype") else False
 
     def __get__(self, owner: object, kind: object = None) -> Any:
-        self.situation.report(_NAMES, f"Trainer.{self.name} was removed: the script reads {self.value}")
+        self.situation.report(f"Trainer.{self.name} was removed: the script reads {self.value}")
         return self.value
 
 
-def add_removed_names(situation: Situation, module: Any) -> None:
+def add_removed(situation: Situation, module: Any) -> None:
     """Let scripts call and read what transformers removed from Trainer. `module`: transformers.trainer."""
     owner = module.Trainer
 
     def reported(name: str, now: str, function: Callable[..., Any]) -> Any:
         def call(self: Any, *args: Any, **options: Any) -> Any:
-            situation.report(_NAMES, f"Trainer.{name} was removed: it is {now}")
+            situation.report(f"Trainer.{name} was removed: it is {now}")
             return function(self, *args, **options)
 
         return call
@@ -250,22 +231,3 @@ def add_removed_names(situation: Situation, module: Any) -> None:
     for name in _ABSENT:
         if not hasattr(owner, name):
             setattr(owner, name, _Absent(situation, name))
-
-
-ADAPTATIONS = (
-    Adaptation(
-        _TOKENIZER,
-        "tokenizer is processing_class: in Trainer(...), as Trainer's property, and for callbacks",
-        (_RELEASES,),
-        _install_tokenizer,
-        when="if the script uses it",
-        upstream="huggingface/transformers#41128",
-    ),
-    Adaptation(
-        _NAMES,
-        "Trainer has the methods and attributes of transformers 4, such as _nested_gather",
-        (_RELEASES,),
-        on_import(_TRAINER, add_removed_names, _RELEASES),
-        when="if the script uses one of them",
-    ),
-)

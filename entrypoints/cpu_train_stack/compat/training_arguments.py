@@ -22,32 +22,26 @@ from pathlib import Path
 from typing import Any
 
 from cpu_train_stack import contract
-from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, before_method, on_import
-from cpu_train_stack.compat.flags import DDP_BACKEND, FLAGS, OldFlag
+from cpu_train_stack.adapt.adaptation import Situation
+from cpu_train_stack.adapt.changes import around, before_method
+from cpu_train_stack.compat.flags import FLAGS, OldFlag
 from cpu_train_stack.compat.launcher_variables import is_script
 from cpu_train_stack.compat.rewriting import Found, rewrite, rewrite_fields
 
 _BASE = "TrainingArguments"
-# The flags to replace. Each adaptation adds its flag when it is installed.
+_HOOKED = "_cpu_train_stack_old_fields"  # an attribute of a class
+# By the name of the adaptation.
+OLD_FIELDS = {flag.adaptation: flag for flag in FLAGS if flag.gone}
+# The flags to replace. Each adaptation adds its flag when it hooks the first module.
 _ACTIVE: dict[str, OldFlag] = {}
 # Old fields whose new fields have the same values.
 _RENAMED = frozenset({"evaluation_strategy", "push_to_hub_token", "push_to_hub_model_id", "torchdynamo"})
 
 
-def _releases(flag: OldFlag) -> tuple[Releases, ...]:
-    refusing = (Releases("accelerate", "1.13"),) if flag is DDP_BACKEND else ()
-    return (Releases("transformers", flag.gone), *refusing)
-
-
-def _is_absent(flag: OldFlag, situation: Situation) -> str | None:
-    return None if rewrite(situation.arguments, {flag.name: flag})[1] else "not on the command line"
-
-
-def _install(flag: OldFlag, situation: Situation) -> None:
-    if not _ACTIVE:
-        on_import("transformers.hf_argparser", _hook_parser)(situation)
-        on_import("transformers.training_args", _hook_fields)(situation)
-    _ACTIVE[flag.name] = flag
+def _activate(situation: Situation) -> OldFlag:
+    """The flag of the adaptation that gets the situation, from now on active."""
+    flag = OLD_FIELDS[situation.name]
+    return _ACTIVE.setdefault(flag.name, flag)
 
 
 def _unknown_to(known: Iterable[str]) -> dict[str, OldFlag]:
@@ -56,12 +50,18 @@ def _unknown_to(known: Iterable[str]) -> dict[str, OldFlag]:
     return {name: flag for name, flag in _ACTIVE.items() if name not in names}
 
 
-def _hook_parser(situation: Situation, module: Any) -> None:
+def hook_parser(situation: Situation, module: Any) -> None:
+    """Rewrite what HfArgumentParser gets, once for all flags. `module`: transformers.hf_argparser."""
+    _activate(situation)
     parser = module.HfArgumentParser
-    parse, parse_dict = parser.parse_known_args, parser.parse_dict
+    if hasattr(parser, _HOOKED):
+        return
+    setattr(parser, _HOOKED, True)
 
-    @functools.wraps(parse)
-    def parse_known_args(self: Any, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
+    @around(parser, "parse_known_args")
+    def parse_known_args(
+        parse: Any, self: Any, args: Sequence[str] | None = None, *rest: Any, **options: Any
+    ) -> Any:
         given = list(sys.argv[1:] if args is None else args)
         if _holds_training_arguments(self):
             active = _unknown_to(action.dest for action in self._actions)
@@ -72,25 +72,37 @@ def _hook_parser(situation: Situation, module: Any) -> None:
             _remember_parsed(found)
         return parse(self, given, *rest, **options)
 
-    @functools.wraps(parse_dict)
-    def parse_dict_known(self: Any, args: Mapping[str, Any], *rest: Any, **options: Any) -> Any:
+    @around(parser, "parse_dict")
+    def parse_dict(parse: Any, self: Any, args: Mapping[str, Any], *rest: Any, **options: Any) -> Any:
         if _holds_training_arguments(self):
             args, found = rewrite_fields(args, _unknown_to(action.dest for action in self._actions))
             _apply(situation, found)
             _remember_parsed(found)
-        return parse_dict(self, args, *rest, **options)
-
-    parser.parse_known_args, parser.parse_dict = parse_known_args, parse_dict_known
+        return parse(self, args, *rest, **options)
 
 
 def _holds_training_arguments(parser: Any) -> bool:
     return any(base.__name__ == _BASE for one in parser.dataclass_types for base in one.__mro__)
 
 
-def _hook_fields(situation: Situation, module: Any) -> None:
+def hook_fields(situation: Situation, module: Any) -> None:
     """Calls of the class or of a script's subclass, which no parser sees. `module`: transformers.training_args."""
-    arguments = module.TrainingArguments
+    flag, arguments = _activate(situation), module.TrainingArguments
     names = {item.name for item in dataclasses.fields(arguments)}
+    if not hasattr(arguments, _HOOKED):
+        setattr(arguments, _HOOKED, True)
+        _hook_calls(situation, arguments, names)
+    if flag.name in names:
+        return
+    setattr(arguments, flag.name, _OldField(situation, flag))
+    if flag.name == "warmup_ratio":
+        _accept_ratio(arguments)
+    if flag.name == "jit_mode_eval":
+        for method in ("set_evaluate", "set_testing"):
+            _accept_jit_mode(situation, flag, arguments, method)
+
+
+def _hook_calls(situation: Situation, arguments: Any, names: set[str]) -> None:
     hooked: set[type] = set()
 
     def create(kind: type, *_values: object, **_options: object) -> Any:
@@ -103,23 +115,14 @@ def _hook_fields(situation: Situation, module: Any) -> None:
         return object.__new__(kind)
 
     arguments.__new__ = create
-    for flag in _unknown_to(names).values():
-        setattr(arguments, flag.name, _OldField(situation, flag))
     before_method(arguments, "__post_init__", functools.partial(_replace_values, situation, names))
-    active = _unknown_to(names)
-    if "warmup_ratio" in active:
-        _accept_ratio(arguments)
-    if "jit_mode_eval" in active:
-        for method in ("set_evaluate", "set_testing"):
-            _accept_jit_mode(situation, active["jit_mode_eval"], arguments, method)
 
 
 def _accept_ratio(owner: Any) -> None:
     """Let set_lr_scheduler take warmup_ratio, as in transformers 4."""
-    original = owner.set_lr_scheduler
 
-    @functools.wraps(original)
-    def set_lr_scheduler(self: Any, *args: Any, **options: Any) -> Any:
+    @around(owner, "set_lr_scheduler")
+    def set_lr_scheduler(original: Any, self: Any, *args: Any, **options: Any) -> Any:
         is_old = len(args) > 4 or "warmup_steps" in options  # otherwise, both releases agree
         names = ("name", "num_epochs", "max_steps", *(("warmup_ratio",) if is_old else ()), "warmup_steps")
         options.update(zip(names, args))
@@ -129,23 +132,18 @@ def _accept_ratio(owner: Any) -> None:
             self.warmup_ratio = ratio
         return self
 
-    owner.set_lr_scheduler = set_lr_scheduler
-
 
 def _accept_jit_mode(situation: Situation, flag: OldFlag, owner: Any, method: str) -> None:
     """Let a method take jit_mode, as in transformers 4, where it was the last parameter."""
-    original = getattr(owner, method)
-    count = len(inspect.signature(original).parameters) - 1  # without self
+    count = len(inspect.signature(getattr(owner, method)).parameters) - 1  # without self
 
-    @functools.wraps(original)
-    def accepting(self: Any, *args: Any, **options: Any) -> Any:
+    @around(owner, method)
+    def accepting(original: Any, self: Any, *args: Any, **options: Any) -> Any:
         if len(args) == count + 1 and "jit_mode" not in options:
             args, options["jit_mode"] = args[:count], args[count]
         if "jit_mode" in options:
             _apply(situation, [Found(flag, str(options.pop("jit_mode")))])
         return original(self, *args, **options)
-
-    setattr(owner, method, accepting)
 
 
 class _OldField:
@@ -167,7 +165,7 @@ class _OldField:
         is_set = not self.is_renamed and self.value != flag.default
         if is_script(frame) and not is_ours and not is_set:
             now = f": the script reads {flag.now}" if self.is_renamed else ", and was not set"
-            self.situation.report(flag.adaptation, f"{_BASE}.{flag.name} was removed{now}")
+            self.situation.report(f"{_BASE}.{flag.name} was removed{now}")
         if self.is_renamed:
             return getattr(owner, str(flag.now))
         if flag.key:
@@ -255,45 +253,14 @@ def _replace_values(situation: Situation, names: set[str], arguments: Any, _opti
 def _apply(situation: Situation, found: Iterable[Found]) -> None:
     """Report the flags found, and set what replaces them outside of the arguments."""
     for item in found:
-        situation.report(item.flag.adaptation, item.flag.line)
+        situation.named(item.flag.adaptation).report(item.flag.line)
         item.export(os.environ)
 
 
-def _set_local_rank(_situation: Situation, module: Any) -> None:
-    arguments = module.TrainingArguments
-    original = arguments.__post_init__
+def set_local_rank(_situation: Situation, module: Any) -> None:
+    """Set it after TrainingArguments. `module`: transformers.training_args."""
 
-    @functools.wraps(original)
-    def changed(self: Any, *args: Any, **options: Any) -> None:
+    @around(module.TrainingArguments, "__post_init__")
+    def changed(original: Any, self: Any, *args: Any, **options: Any) -> None:
         original(self, *args, **options)
         self.local_rank = int(self.local_process_index)
-
-    arguments.__post_init__ = changed
-
-
-_LOCAL_RANK_RELEASES = Releases("transformers", "5.0")
-_LOCAL_RANK = Adaptation(
-    "local-rank",
-    "TrainingArguments.local_rank is the rank's own, as in transformers 4",
-    (_LOCAL_RANK_RELEASES,),
-    on_import("transformers.training_args", _set_local_rank, _LOCAL_RANK_RELEASES),
-    when="if the script reads it",
-    upstream="huggingface/transformers#41382",
-)
-# By the name of the adaptation.
-OLD_FIELDS = {flag.adaptation: flag for flag in FLAGS if flag.gone}
-ADAPTATIONS = (
-    _LOCAL_RANK,
-    *(
-        Adaptation(
-            name,
-            flag.line,
-            _releases(flag),
-            functools.partial(_install, flag),
-            when="on the command line",
-            upstream=flag.upstream,
-            obstacle=functools.partial(_is_absent, flag),
-        )
-        for name, flag in OLD_FIELDS.items()
-    ),
-)

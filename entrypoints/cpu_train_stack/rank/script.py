@@ -25,7 +25,7 @@ from cpu_train_stack.cli.options import (
     option,
     parse_options,
 )
-from cpu_train_stack.compat import process_group, single_rank
+from cpu_train_stack.compat.table import PROCESS_GROUP, SINGLE_RANK
 from cpu_train_stack.group.banner import Announce
 from cpu_train_stack.placement.detect import DistributedEnvironment
 
@@ -67,7 +67,7 @@ class Script:
     def is_plain(self, environment: DistributedEnvironment) -> bool:
         """Whether the script sees a plain process, without a process group until the script needs one."""
         off = catalogue.switched_off(self.no_adapt, self.adapt)
-        return environment.world_size == 1 and not off & {single_rank.NAME, process_group.NAME}
+        return environment.world_size == 1 and not off & {PROCESS_GROUP, SINGLE_RANK}
 
     def run(self, environment: DistributedEnvironment, announce: Announce, /) -> int:
         """Run the script in this process, under the existing process group. Its exceptions pass through."""

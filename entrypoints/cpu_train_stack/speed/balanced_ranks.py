@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Callable
 
-from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, before_method, on_import
-from cpu_train_stack.speed import no_padding
+from cpu_train_stack.adapt.adaptation import Situation
+from cpu_train_stack.adapt.changes import around, before_method
+from cpu_train_stack.speed import joining
 
-NAME = "balanced-ranks"
-_RELEASES = Releases("transformers", "4.46")  # not tested with older ones
 # The columns that show how many tokens a row has, the first of them that exists.
 _COLUMNS = ("attention_mask", "input_ids")
 # Row numbers become Python's integers, which need nine times the memory, in parts of this size.
@@ -156,7 +155,7 @@ def between_ranks(sampler: Any, lengths: Callable[[], Sequence[int] | None], arg
 
 def of_trainer(trainer: Any, sampler: Any, lengths: Callable[[], Sequence[int] | None]) -> Any:
     """A Trainer's sampler of its training rows, balanced. `lengths`: as for between_ranks."""
-    pads = not no_padding.skips_padding(trainer.accelerator.unwrap_model(trainer.model), trainer.args)
+    pads = not joining.skips_padding(trainer.accelerator.unwrap_model(trainer.model), trainer.args)
     return between_ranks(sampler, lengths, trainer.args, pads)
 
 
@@ -200,28 +199,19 @@ def set_epoch(_trainer: Any, options: dict[str, Any]) -> None:
         rows.set_epoch(options["epoch"])
 
 
-def _balance_trainer(situation: Situation, module: Any) -> None:
-    original = module.Trainer._get_train_sampler
+def hook(situation: Situation, module: Any) -> None:
+    """`module`: transformers.trainer."""
 
-    @functools.wraps(original)
-    def changed(self: Any, *arguments: Any, **named: Any) -> Any:  # transformers 4.46 has no argument for the rows
+    @around(module.Trainer, "_get_train_sampler")
+    def changed(original: Any, self: Any, *arguments: Any, **named: Any) -> Any:
+        # transformers 4.46 has no argument for the rows.
         dataset = next((rows for rows in (*arguments, *named.values()) if rows is not None), self.train_dataset)
         sampler = shuffled(original(self, *arguments, **named), self.args)
         lengths = self.row_lengths if situation.in_train else functools.partial(tokens_of, dataset)
         balanced = of_trainer(self, sampler, lengths)
         if balanced is not sampler:
-            situation.report(NAME, "the rows of each step are distributed so that ranks have nearly the same work")
+            situation.report("the rows of each step are distributed so that ranks have nearly the same work")
         return balanced
 
-    module.Trainer._get_train_sampler = changed
     if hasattr(module.Trainer, "_run_epoch"):  # since transformers 5
         before_method(module.Trainer, "_run_epoch", set_epoch)
-
-
-ADAPTATIONS = (
-    Adaptation(
-        NAME, "all ranks of Trainer get nearly the same work; a step has the same rows",
-        (_RELEASES,), on_import("transformers.trainer", _balance_trainer, _RELEASES),
-        when="if Trainer trains with several ranks",
-    ),
-)  # fmt: skip

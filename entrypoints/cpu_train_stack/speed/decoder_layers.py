@@ -13,13 +13,16 @@ import inspect
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from cpu_train_stack import contract
-from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, is_plain
-from cpu_train_stack.operators import library
+import torch
+from transformers.activations import ACT2FN
+
+from cpu_train_stack.adapt.adaptation import Situation
+from cpu_train_stack.adapt.changes import is_plain
+from cpu_train_stack.operators import decoder, numbers
 from cpu_train_stack.operators.bf16_products import autocast_dtype
+from cpu_train_stack.operators.recomputation import not_kept
 from cpu_train_stack.speed import patterns
 
-RELEASES = Releases("transformers", "5.0")
 _ROTARY = "apply_rotary_pos_emb"
 # What a layer applies to the results of attention and of the MLP before it adds them: the names of its attributes.
 # Llama and most others, Granite, Phi-3.
@@ -44,8 +47,6 @@ class NormRule:
 
     def computed(self, norm: Any, stream: Any, added: Any, dtype: Any, again: bool = False) -> tuple[Any, Any]:
         """The sum and its RMSNorm, see operators.decoder.norm."""
-        from cpu_train_stack.operators import decoder
-
         weight = norm.weight.float() + self.offset if self.offset else norm.weight
         return decoder.norm(stream, added, weight, getattr(norm, self.epsilon), dtype, again)
 
@@ -53,6 +54,12 @@ class NormRule:
 # The classes of RMSNorm and of MLP whose forward is replaced.
 NORMS: dict[type, NormRule] = {}
 MLPS: set[type] = set()
+
+
+def hook(_situation: Situation, module: Any) -> None:
+    """Change a module of transformers that has models."""
+    if numbers.supported():
+        change(module)
 
 
 def change(module: Any) -> list[str]:
@@ -69,8 +76,6 @@ def change(module: Any) -> list[str]:
 
 def _norm(_module: Any, kind: Any) -> Callable[..., Any] | None:
     """This function and the next ones return what replaces the forward of a class, None for another class."""
-    import torch
-
     if len(inspect.signature(kind).parameters) != 2:
         return None  # other settings than size and epsilon, such as groups, or no weight
     norm = kind(4, eps=0.5)
@@ -87,8 +92,6 @@ def _norm(_module: Any, kind: Any) -> Callable[..., Any] | None:
 
 
 def _layer(_module: Any, kind: Any) -> Callable[..., Any] | None:
-    import torch
-
     first, *others = patterns.inputs_of(kind)
     if first != "hidden_states":
         return None
@@ -115,8 +118,6 @@ def _layer(_module: Any, kind: Any) -> Callable[..., Any] | None:
 
 
 def _mlp(_module: Any, kind: Any) -> Callable[..., Any] | None:
-    import torch
-
     parts = {"gate_proj": torch.sin, "act_fn": torch.tanh, "up_proj": torch.cos, "down_proj": torch.sigmoid}
     wanted = patterns.computes(kind.forward, lambda x: (x.sin().tanh() * x.cos()).sigmoid(), **parts)
     if not wanted:
@@ -126,8 +127,6 @@ def _mlp(_module: Any, kind: Any) -> Callable[..., Any] | None:
 
 
 def _rotary(function: Any) -> Callable[..., Any] | None:
-    import torch
-
     if function is None or [*inspect.signature(function).parameters] != ["q", "k", "cos", "sin", "unsqueeze_dim"]:
         return None
 
@@ -154,9 +153,6 @@ def _applied(value: Any, states: Any) -> Any:
 
 
 def _layer_forward(names: tuple[str, ...], original: Callable[..., Any]) -> Callable[..., Any]:
-    from cpu_train_stack.operators import decoder, numbers
-    from cpu_train_stack.operators.recomputation import not_kept
-
     def forward(self: Any, hidden_states: Any, *args: Any, **options: Any) -> Any:
         norms = (self.input_layernorm, self.post_attention_layernorm)
         first, second = (NORMS.get(type(norm)) for norm in norms)
@@ -185,14 +181,10 @@ def _layer_forward(names: tuple[str, ...], original: Callable[..., Any]) -> Call
 
 def _can_add(stream: Any, added: Any) -> bool:
     """Whether the sum has the dtype of the stream, and the kernels support it."""
-    from cpu_train_stack.operators import numbers
-
     return numbers.computable(stream, added) and _promoted(stream, added) == stream.dtype
 
 
 def _norm_forward(original: Callable[..., Any]) -> Callable[..., Any]:
-    from cpu_train_stack.operators import numbers
-
     def forward(self: Any, *args: Any, **options: Any) -> Any:
         rule = NORMS.get(type(self))  # a subclass may compute something else
         if rule is None or options or len(args) != 1 or not numbers.computable(*args, self.weight):
@@ -203,11 +195,6 @@ def _norm_forward(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _mlp_forward(original: Callable[..., Any]) -> Callable[..., Any]:
-    from transformers.activations import ACT2FN
-
-    from cpu_train_stack.operators import decoder, numbers
-    from cpu_train_stack.operators.recomputation import not_kept
-
     silu = type(ACT2FN["silu"])
 
     def forward(self: Any, *args: Any, **options: Any) -> Any:
@@ -224,8 +211,6 @@ def _mlp_forward(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _rotary_forward(original: Callable[..., Any], keeps_dtype: bool) -> Callable[..., Any]:
-    from cpu_train_stack.operators import decoder, numbers
-
     def apply_rotary_pos_emb(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> Any:
         if unsqueeze_dim != 1 or not numbers.computable(q, k, cos, sin):
             return original(q, k, cos, sin, unsqueeze_dim)
@@ -245,26 +230,4 @@ def _can_rotate(states: Any, cosines: Any, sines: Any) -> bool:
 
 
 def _promoted(first: Any, *others: Any) -> Any:
-    import torch
-
     return functools.reduce(torch.promote_types, (tensor.dtype for tensor in others), first.dtype)
-
-
-def obstacle(_situation: Situation) -> str | None:
-    """Why there are no kernels."""
-    return None if library.wanted(contract.KERNELS) else f"{contract.KERNELS}=torch, or an image without kernels"
-
-
-def _install(situation: Situation) -> None:
-    if RELEASES.has(situation) and obstacle(situation) is None:
-        patterns.in_models(change)
-
-
-ADAPTATIONS = (
-    Adaptation(
-        "decoder-layers",
-        "decoders compute normalization, rotary embeddings, SwiGLU and residual sums in one pass each",
-        (RELEASES,), _install, obstacle=obstacle,
-        when="to models with the layers of Llama or with parts of them, on CPUs with AVX-512",
-    ),
-)  # fmt: skip

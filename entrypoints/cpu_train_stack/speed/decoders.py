@@ -16,7 +16,7 @@ from cpu_train_stack.speed import joining, padding
 _HEADS = {"ForCausalLM": True, "ForSequenceClassification": False}
 
 
-def hook(module: Any) -> None:
+def change(module: Any) -> None:
     """Change the models of a family."""
     joining.replace_model(module, _base, _HEADS)
 

@@ -14,16 +14,26 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, Callable
 
-from cpu_train_stack.adapt.adaptation import Adaptation, Situation, is_plain
-from cpu_train_stack.operators import dropout
+import torch
+from transformers.activations import GELUActivation
+
+from cpu_train_stack.adapt.adaptation import Situation
+from cpu_train_stack.adapt.changes import is_plain
+from cpu_train_stack.operators import dropout, encoder, numbers
 from cpu_train_stack.operators.bf16_products import autocast_dtype
+from cpu_train_stack.operators.recomputation import not_kept
 from cpu_train_stack.speed import patterns
-from cpu_train_stack.speed.decoder_layers import RELEASES, obstacle
 
 # The layers of an attention for queries, keys and values, and the one after it.
 _ATTENTIONS = ((("query", "key", "value"), None), (("q_lin", "k_lin", "v_lin"), "out_lin"))
 # The names of the argument with a decoder's cache: since transformers 5.24, and before.
 _CACHES = ("cache", "past_key_values")
+
+
+def hook(_situation: Situation, module: Any) -> None:
+    """Change a module of transformers that has models."""
+    if numbers.supported():
+        change(module)
 
 
 def change(module: Any) -> list[str]:
@@ -34,8 +44,6 @@ def change(module: Any) -> list[str]:
 
 def _self_attention(module: Any, kind: Any) -> Callable[..., Any] | None:
     """This function and the next ones return what replaces the forward of a class, None for another class."""
-    import torch
-
     if {*patterns.inputs_of(kind)} - {"hidden_states", "attention_mask", *_CACHES}:
         return None
 
@@ -60,16 +68,12 @@ def _self_attention(module: Any, kind: Any) -> Callable[..., Any] | None:
 
 
 def _intermediate(_module: Any, kind: Any) -> Callable[..., Any] | None:
-    import torch
-
     parts = {"dense": torch.sin, "intermediate_act_fn": torch.tanh}
     is_ours = patterns.computes(kind.forward, lambda x: x.sin().tanh(), **parts)
     return _intermediate_forward if is_ours and patterns.inputs_of(kind) == ["hidden_states"] else None
 
 
 def _output(_module: Any, kind: Any) -> Callable[..., Any] | None:
-    import torch
-
     def formula(states: Any, stream: Any) -> Any:
         return (states.sin().tanh() + stream).cos()
 
@@ -79,8 +83,6 @@ def _output(_module: Any, kind: Any) -> Callable[..., Any] | None:
 
 
 def _block(module: Any, kind: Any) -> Callable[..., Any] | None:
-    import torch
-
     def attend(states: Any, **_options: Any) -> tuple[Any, None]:
         return states.sin(), None
 
@@ -97,8 +99,6 @@ def _attention_forward(
     module: Any, names: Sequence[str], last: str | None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """`names`: of the layers for queries, keys and values. `last`: of the layer after attention."""
-
-    from cpu_train_stack.operators.recomputation import not_kept
 
     def change(original: Callable[..., Any]) -> Callable[..., Any]:
         def forward(self: Any, hidden_states: Any, attention_mask: Any = None, *args: Any, **options: Any) -> Any:
@@ -133,8 +133,6 @@ def _intermediate_forward(_original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _output_forward(_original: Callable[..., Any]) -> Callable[..., Any]:
-    from cpu_train_stack.operators.recomputation import not_kept
-
     def forward(self: Any, hidden_states: Any, input_tensor: Any) -> Any:
         with not_kept(hidden_states):
             added = self.dense(hidden_states)
@@ -144,8 +142,6 @@ def _output_forward(_original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _block_forward(inner_class: Any, _original: Callable[..., Any]) -> Callable[..., Any]:
-    from cpu_train_stack.operators.recomputation import not_kept
-
     own = inner_class.forward, inner_class.ff_chunk
 
     def forward(self: Any, hidden_states: Any, attention_mask: Any = None, **options: Any) -> Any:
@@ -165,10 +161,6 @@ def _block_forward(inner_class: Any, _original: Callable[..., Any]) -> Callable[
 
 def _copies(stream: Any, layers: Sequence[Any]) -> tuple[Any, ...] | None:
     """A copy of the stream for each linear layer, in the dtype of its products. None if they have to cast."""
-    import torch
-
-    from cpu_train_stack.operators import encoder, numbers
-
     if not numbers.computable(stream) or not stream.is_contiguous():
         return None
     if stream.dtype is not torch.float32 or autocast_dtype() is not torch.bfloat16:
@@ -180,8 +172,6 @@ def _copies(stream: Any, layers: Sequence[Any]) -> tuple[Any, ...] | None:
 
 def _is_adapted(layer: Any) -> bool:
     """Whether it is peft's linear layer with LoRA, whose parts cast their input as a linear layer does."""
-    import torch
-
     kind = type(layer)
     is_lora = kind.__module__ == "peft.tuners.lora.layer" and kind.__name__ == "Linear"
     return is_lora and is_plain(layer, kind) and is_plain(layer.base_layer, torch.nn.Linear)
@@ -189,33 +179,18 @@ def _is_adapted(layer: Any) -> bool:
 
 def _activated(stream: Any, layer: Any, activation: Any) -> Any:
     """The activation of a linear layer of the stream."""
-    import torch
-
-    from cpu_train_stack.operators import encoder, numbers
-    from cpu_train_stack.operators.recomputation import not_kept
-
     copies = _copies(stream, [layer])
     read = stream if copies is None else copies[0]
     with not_kept(read):
         states = layer(read)
-    is_gelu = is_plain(activation, _gelu_class()) and activation.act is torch.nn.functional.gelu
+    is_gelu = is_plain(activation, GELUActivation) and activation.act is torch.nn.functional.gelu
     if is_gelu and numbers.computable(states) and states.dtype is torch.bfloat16:
         return encoder.gelu(states)
     return activation(states)
 
 
-def _gelu_class() -> Any:
-    from transformers.activations import GELUActivation
-
-    return GELUActivation
-
-
 def _normed_sum(added: Any, stream: Any, drop: Any, norm: Any) -> Any:
     """norm(drop(added) + stream). `drop`: None for no dropout."""
-    import torch
-
-    from cpu_train_stack.operators import encoder
-
     can = _can_sum(added, stream, norm)
     rule = None
     if drop is not None:
@@ -231,10 +206,6 @@ def _normed_sum(added: Any, stream: Any, drop: Any, norm: Any) -> Any:
 
 def _can_sum(added: Any, stream: Any, norm: Any) -> bool:
     """Whether the kernel computes these tensors."""
-    import torch
-
-    from cpu_train_stack.operators import numbers
-
     if not is_plain(norm, torch.nn.LayerNorm) or norm.weight is None or norm.bias is None:
         return False
     tensors = added, stream, norm.weight, norm.bias
@@ -247,17 +218,3 @@ def _can_sum(added: Any, stream: Any, norm: Any) -> bool:
         and added.is_contiguous()
         and stream.is_contiguous()
     )
-
-
-def _install(situation: Situation) -> None:
-    if RELEASES.has(situation) and obstacle(situation) is None:
-        patterns.in_models(change)
-
-
-ADAPTATIONS = (
-    Adaptation(
-        "encoder-layers", "encoders compute dropout, residual sums and normalization in one pass, and GELU faster",
-        (RELEASES,), _install, obstacle=obstacle,
-        when="to models with the layers of BERT, RoBERTa or DistilBERT, on CPUs with AVX-512",
-    ),
-)  # fmt: skip

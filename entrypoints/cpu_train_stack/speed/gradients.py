@@ -1,4 +1,4 @@
-"""How DistributedDataParallel (DDP) stores and exchanges the gradients of Trainer's model. Torch-free until used.
+"""How DistributedDataParallel (DDP) stores and exchanges the gradients of Trainer's model.
 
 - By default, DDP copies each gradient into a bucket, exchanges the bucket and copies the result back: after the
   backward pass, each gradient exists twice. With DDP's `gradient_as_bucket_view`, gradients are views of the
@@ -8,15 +8,19 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 from weakref import WeakSet
 
-from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, is_compiled, on_import
-from cpu_train_stack.cli import packages
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
 
-_RELEASES = Releases("transformers", "4.46")  # not tested with older ones
-_WHEN = "if Trainer trains with several ranks"
+from cpu_train_stack.adapt.adaptation import Situation
+from cpu_train_stack.adapt.changes import around, is_compiled
+from cpu_train_stack.cli import packages
+from cpu_train_stack.speed import word_rows
+from cpu_train_stack.speed.step_clock import waiting
 
 
 def share(trainer: Any) -> None:
@@ -38,14 +42,6 @@ def exchange(model: Any, wanted: str | None) -> None:
 
     Does nothing without DDP, if DDP has its own process group, and if the script has registered its own hook.
     """
-    import torch
-    import torch.distributed as dist
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-    from torch.nn.parallel import DistributedDataParallel
-
-    from cpu_train_stack.speed import word_rows
-    from cpu_train_stack.speed.step_clock import waiting
-
     wrapped = getattr(model, "_orig_mod", model)  # torch.compile's
     if wanted == "torch" or not isinstance(wrapped, DistributedDataParallel):
         return
@@ -73,38 +69,23 @@ def exchange(model: Any, wanted: str | None) -> None:
     wrapped.register_comm_hook(None, hook)
 
 
-def _share_buckets(_situation: Situation, module: Any) -> None:
-    original = module.Trainer._wrap_model  # the last method of Trainer before accelerate creates DDP
+def share_buckets(_situation: Situation, module: Any) -> None:
+    """`module`: transformers.trainer."""
 
-    @functools.wraps(original)
-    def wrap(self: Any, *arguments: Any, **options: Any) -> Any:
+    @around(module.Trainer, "_wrap_model")  # the last method of Trainer before accelerate creates DDP
+    def wrap(original: Any, self: Any, *arguments: Any, **options: Any) -> Any:
         wrapped = original(self, *arguments, **options)
         share(self)
         return wrapped
 
-    module.Trainer._wrap_model = wrap
 
-
-def _exchange_rows(situation: Situation, module: Any) -> None:
-    original = module.Trainer.training_step
+def exchange_rows(situation: Situation, module: Any) -> None:
+    """`module`: transformers.trainer."""
     known: WeakSet[Any] = WeakSet()
 
-    @functools.wraps(original)
-    def step(self: Any, model: Any, *arguments: Any, **options: Any) -> Any:
+    @around(module.Trainer, "training_step")
+    def step(original: Any, self: Any, model: Any, *arguments: Any, **options: Any) -> Any:
         if model not in known:
             known.add(model)
             exchange(model, self.ddp_comm_hook if situation.in_train else None)
         return original(self, model, *arguments, **options)
-
-    module.Trainer.training_step = step
-
-
-BUCKETS = Adaptation(
-    "gradient-buckets", "Trainer stores gradients once, in the memory that ranks exchange",
-    (_RELEASES,), on_import("transformers.trainer", _share_buckets, _RELEASES), when=_WHEN,
-)  # fmt: skip
-ROWS = Adaptation(
-    "word-rows", "Trainer exchanges only the rows in use of a word embedding's gradient",
-    (_RELEASES,), on_import("transformers.trainer", _exchange_rows, _RELEASES), when=_WHEN,
-)  # fmt: skip
-ADAPTATIONS = (BUCKETS, ROWS)

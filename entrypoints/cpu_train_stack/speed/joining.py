@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Callable
 
 from cpu_train_stack.operators import unpadded
@@ -24,7 +24,7 @@ REASON: ContextVar[str | None] = ContextVar("reason", default="its head may depe
 
 @dataclass
 class Use:
-    """`report`: gets a line about each model and reason, once.
+    """`report`: gets a line about the model and the reason, in each forward pass.
 
     `in_train`: the labels of padding are known to be ignored, and only fallbacks are reported. `answers`: answers
     have no probability in padding. `skipped`: the tokens of padding that were not computed, in all forward passes.
@@ -34,20 +34,32 @@ class Use:
     in_train: bool = False
     answers: bool = False
     skipped: int = 0
-    lines: set[str] = field(default_factory=set)
-
-    def note(self, line: str) -> None:
-        if line not in self.lines:
-            self.lines.add(line)
-            self.report(line)
 
 
 # transformers' attention functions, and ours among them; empty before the import.
 ATTENTION: list[Any] = []
 # The use of this process, empty before the first `install`.
 USE: list[Use] = []
-# The classes with a head whose layers compute no padding.
+# The classes with a head whose layers compute no padding, and the end of a name that needs `Use.answers`.
 HEADS: set[type] = set()
+ANSWERS = "ForQuestionAnswering"
+
+
+def skipped() -> int:
+    """The tokens of padding that this process has not computed."""
+    return USE[0].skipped if USE else 0
+
+
+def skips_padding(model: Any, arguments: Any) -> bool:
+    """Whether the layers of a Trainer's model compute no padding, if its input allows it.
+
+    `arguments`: TrainingArguments.
+    """
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model  # peft's
+    if not USE or arguments.torch_compile:
+        return False
+    heads = {one for one in HEADS if USE[0].answers or not one.__name__.endswith(ANSWERS)}
+    return not heads.isdisjoint(type(base).__mro__)
 
 
 def hook_attention(module: Any) -> None:
@@ -147,9 +159,9 @@ def layout_for(model: Any, given: Mapping[str, Any], problem: str | None) -> unp
     layout = unpadded.layout_of(given["attention_mask"]) if problem is None else None
     name = type(model).__name__
     if layout is None:
-        USE[0].note(f"{name} computes padding: {problem or 'the padding is not only on the right'}")
+        USE[0].report(f"{name} computes padding: {problem or 'the padding is not only on the right'}")
     elif not USE[0].in_train:
-        USE[0].note(f"{name} computes no padding in its layers")
+        USE[0].report(f"{name} computes no padding in its layers")
     return layout
 
 

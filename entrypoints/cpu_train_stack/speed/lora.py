@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import types
 from collections.abc import Iterator
 from typing import Any, Callable
 
-from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, is_plain
-from cpu_train_stack.cli.import_hooks import after_import
+import torch
+
+from cpu_train_stack.adapt.adaptation import Situation
+from cpu_train_stack.adapt.changes import around, is_plain
+from cpu_train_stack.operators.adapted_linear import adapted_linear
 from cpu_train_stack.operators.bf16_products import autocast_dtype
 from cpu_train_stack.operators.dropout import are_plain
 from cpu_train_stack.operators.four_bits import is_packed
@@ -24,25 +26,16 @@ from cpu_train_stack.operators.transforms import is_compiling, is_left_to_torch
 _NARROWED: list[Any] = []
 
 
-def _hook_layers(module: Any) -> None:
-    """Change peft's linear layers with an adapter."""
-    _hook(module.Linear)
-
-
-def _hook_4bit_layers(module: Any) -> None:
-    """Change peft's layers over weights in 4 bits, which exist if bitsandbytes is installed."""
-    if hasattr(module, "Linear4bit"):
-        _hook(module.Linear4bit)
+def hook_layers(_situation: Situation, module: Any) -> None:
+    """Change linear layers with an adapter. `module`: of peft's; the one of 4 bits needs bitsandbytes."""
+    for name in ("Linear", "Linear4bit"):
+        if hasattr(module, name):
+            _hook(getattr(module, name))
 
 
 def _hook(kind: Any) -> None:
-    original: Callable[..., Any] = kind.forward
-
-    def forward(self: Any, x: Any, *args: Any, **options: Any) -> Any:
-        import torch
-
-        from cpu_train_stack.operators.adapted_linear import adapted_linear
-
+    @around(kind, "forward")
+    def forward(original: Any, self: Any, x: Any, *args: Any, **options: Any) -> Any:
         name = _only_adapter(self)
         # torch.compile cannot trace the conversion of weights in 4 bits.
         is_ours = name is not None and not (is_compiling() and is_packed(self.get_base_layer().weight))
@@ -63,17 +56,12 @@ def _hook(kind: Any) -> None:
         dropped = dropout(x.to(dtype)) if dropout.training and getattr(dropout, "p", 0) else None
         return adapted_linear(x, base.weight, base.bias, down, up, self.scaling[name], dtype, dropped)
 
-    merge: Callable[..., Any] = kind.merge
-
-    @functools.wraps(merge)
-    def exact_merge(self: Any, *args: Any, **options: Any) -> Any:
+    @around(kind, "merge")
+    def exact_merge(merge: Any, self: Any, *args: Any, **options: Any) -> Any:
         weight = self.get_base_layer().weight
         if any(weight is narrowed for narrowed in _NARROWED):
             weight.data = weight.data.float()  # the sum with an adapter is not exact in bf16
         return merge(self, *args, **options)
-
-    kind.merge = exact_merge
-    kind.forward = functools.wraps(original)(forward)
 
 
 @contextlib.contextmanager
@@ -82,8 +70,6 @@ def _fp32_weight(layer: Any, states: Any) -> Iterator[None]:
 
     That is the case outside of Trainer's autocast, for example where a callback calls `generate`.
     """
-    import torch
-
     if autocast_dtype() or states.dtype != torch.float32 or layer.weight.dtype != torch.bfloat16:
         yield
         return
@@ -96,14 +82,12 @@ def _fp32_weight(layer: Any, states: Any) -> Iterator[None]:
 
 def _only_adapter(layer: Any) -> str | None:
     """The name of a layer's only active adapter. None unless it is plain LoRA on a frozen linear layer."""
-    from torch import nn
-
     names = [name for name in layer.active_adapters if name in layer.lora_A]
     if layer.disable_adapters or layer.merged or len(names) != 1 or names[0] in getattr(layer, "lora_variant", {}):
         return None
     base, name = layer.base_layer, names[0]
     parts = (base, layer.lora_A[name], layer.lora_B[name])
-    kinds = (type(base) if is_packed(base.weight) else nn.Linear, nn.Linear, nn.Linear)
+    kinds = (type(base) if is_packed(base.weight) else torch.nn.Linear, torch.nn.Linear, torch.nn.Linear)
     dropout = layer.lora_dropout[name]
     are_known = all(is_plain(part, kind) for part, kind in zip(parts, kinds))
     if (
@@ -117,15 +101,13 @@ def _only_adapter(layer: Any) -> str | None:
     return name if is_frozen else None
 
 
-def _hook_trainer(module: Any) -> None:
-    original = module.Trainer.train
+def hook_trainer(_situation: Situation, module: Any) -> None:
+    """`module`: transformers.trainer."""
 
-    @functools.wraps(original)
-    def train(self: Any, *args: Any, **options: Any) -> Any:
+    @around(module.Trainer, "train")
+    def train(original: Any, self: Any, *args: Any, **options: Any) -> Any:
         with narrowed(self):
             return original(self, *args, **options)
-
-    module.Trainer.train = train
 
 
 def narrowed(trainer: Any) -> contextlib.AbstractContextManager[None]:
@@ -137,8 +119,6 @@ def narrowed(trainer: Any) -> contextlib.AbstractContextManager[None]:
 @contextlib.contextmanager
 def _narrow(model: Any) -> Iterator[None]:
     """Store the frozen weights of a model's adapted layers and of its embedding in bf16, inside the block."""
-    import torch
-
     narrowed = [weight for weight in _frozen(model) if _is_exact(weight)]
     tied = _tied(model, narrowed)
     _convert(narrowed, torch.bfloat16)
@@ -201,8 +181,6 @@ def _tied(model: Any, narrowed: list[Any]) -> list[tuple[Any, Callable[..., Any]
 
     An output layer with an adapter is not among them: its forward is already replaced.
     """
-    import torch
-
     if not narrowed:
         return []
     base = model.get_base_model()
@@ -223,26 +201,6 @@ def _tied(model: Any, narrowed: list[Any]) -> list[tuple[Any, Callable[..., Any]
 
 def _is_exact(weight: Any) -> bool:
     """Whether a weight is fp32, frozen, and the same in bf16."""
-    import torch
-
     if weight.dtype != torch.float32 or weight.requires_grad or not are_plain(weight):
         return False
     return all(torch.equal(part, part.bfloat16().float()) for part in weight.detach().split(1024))
-
-
-_RELEASES = Releases("transformers", "5.0")
-
-
-def _install(situation: Situation) -> None:
-    if _RELEASES.has(situation):
-        after_import("peft.tuners.lora.layer", _hook_layers)
-        after_import("peft.tuners.lora.bnb", _hook_4bit_layers)
-        after_import("transformers.trainer", _hook_trainer)
-
-
-ADAPTATIONS = (
-    Adaptation(
-        "lora", "LoRA adapters share the passes of their layer; frozen weights are stored in bf16",
-        (_RELEASES,), _install, when="if the script uses peft's LoRA",
-    ),
-)  # fmt: skip

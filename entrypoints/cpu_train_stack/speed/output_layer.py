@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, on_import
+from transformers.loss.loss_utils import ForCausalLMLoss
 
-if TYPE_CHECKING:
-    from cpu_train_stack.operators.output_layer import OutputLayer
+from cpu_train_stack.adapt.adaptation import Situation
+from cpu_train_stack.adapt.changes import around
+from cpu_train_stack.operators.bf16_products import autocast_dtype
+from cpu_train_stack.operators.output_layer import IGNORED, OutputLayer, output_layer_of, probing
 
-NAME = "output-layer"
-_RELEASES = Releases("transformers", "4.46")  # `train` has it since then, scripts since 4.48
 # The attribute of a Trainer with the model of its last step, and what `_output_layer` returned for it.
 _ATTRIBUTE = "_cpu_train_stack_output"
 
 
-def _hook_trainer(situation: Situation, module: Any) -> None:
-    original = module.Trainer.compute_loss
+def hook(situation: Situation, module: Any) -> None:
+    """`module`: transformers.trainer."""
 
-    @functools.wraps(original)
+    @around(module.Trainer, "compute_loss")
     def compute_loss(
-        self: Any, model: Any, inputs: Any, return_outputs: bool = False, *args: Any, **options: Any
+        original: Any, self: Any, model: Any, inputs: Any, return_outputs: bool = False, *args: Any, **options: Any
     ) -> Any:
         if situation.in_train:  # its loss and metrics are computed from the sums of its trainer's own output layer
             with contextlib.nullcontext() if self.output is None else self.output.labelled(inputs["labels"]):
@@ -46,18 +45,12 @@ def _hook_trainer(situation: Situation, module: Any) -> None:
             found = _output_layer(trainer, trainer.accelerator.unwrap_model(model))
             setattr(trainer, _ATTRIBUTE, (model, found))
             if found is not None:
-                situation.report(NAME, f"{type(found[0]).__name__} computes scores only for tokens with a label")
+                situation.report(f"{type(found[0]).__name__} computes scores only for tokens with a label")
         return found
-
-    module.Trainer.compute_loss = compute_loss
 
 
 def _output_layer(trainer: Any, model: Any) -> tuple[Any, OutputLayer] | None:
     """The causal language model of a trainer and its output layer. None if the layer cannot compute the loss."""
-    from transformers.loss.loss_utils import ForCausalLMLoss
-
-    from cpu_train_stack.operators.output_layer import output_layer_of
-
     model = getattr(model, "_orig_mod", model)  # of torch.compile
     base = model.get_base_model() if hasattr(model, "get_base_model") else model  # peft's
     other_loss = trainer.label_smoother is not None or trainer.compute_loss_func is not None
@@ -83,9 +76,6 @@ def _is_same_loss(output: OutputLayer, model: Any, accepts_count: bool) -> bool:
 
     `accepts_count`: the model's forward accepts `num_items_in_batch`.
     """
-    from cpu_train_stack.operators.bf16_products import autocast_dtype
-    from cpu_train_stack.operators.output_layer import IGNORED, probing
-
     is_wide = autocast_dtype() is None and model.get_output_embeddings().weight.dtype.itemsize == 4
     tolerance = 1e-3 if is_wide else 2e-2
     with probing(model) as row:
@@ -126,12 +116,3 @@ def _loss_of_sums(model: Any, output: OutputLayer) -> Iterator[list[Any]]:
         yield used
     finally:
         del model._loss_function
-
-
-ADAPTATIONS = (
-    Adaptation(
-        NAME, "language models compute scores only for tokens that have a label, together with the loss",
-        (Releases("transformers", "4.48"),), on_import("transformers.trainer", _hook_trainer, _RELEASES),
-        when="if Trainer's model is a causal language model",
-    ),
-)  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the arguments of a model's forward say about padding, and why its layers have to compute it."""
+"""The models whose layers need not compute padding, and why they have to for the arguments of a forward."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import Any
 
 from cpu_train_stack import contract
 
+# Of transformers.models. A new family is a word here, and a run of its test.
+ENCODERS = ("albert", "bert", "camembert", "distilbert", "electra", "roberta", "xlm_roberta")
+DECODERS = ("gemma", "granite", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3")
+ANSWERS = "no-padding-answers"  # the adaptation for question answering
 ATTENTION = "sdpa"  # transformers' name of torch's scaled_dot_product_attention
 _IGNORED = -100  # the label of positions that the loss ignores, in torch and transformers
 _KNOWN = {"input_ids", "attention_mask", "token_type_ids", "position_ids", "return_dict", "num_items_in_batch"}

@@ -2,7 +2,7 @@
 
 A class is recognized by the end of its name and by what it computes: its forward runs with a simple function, such
 as the sine, in place of each of its parts, and has to return what the kernels' formula returns with these
-functions. Imports torch only when a function is called.
+functions.
 """
 
 from __future__ import annotations
@@ -14,21 +14,7 @@ from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, Callable
 
-from cpu_train_stack.cli.import_hooks import after_import
-
-_MODULES = "transformers.models.*.modeling_*"
-
-
-def in_models(change: Callable[[Any], object]) -> None:
-    """Call `change` with each module of transformers that has a model, after its import, if there are kernels."""
-
-    def hook(module: Any) -> None:
-        from cpu_train_stack.operators import numbers
-
-        if numbers.supported():
-            change(module)
-
-    after_import(_MODULES, hook)
+import torch
 
 
 def change(module: Any, table: Mapping[str, Callable[[Any, Any], Callable[..., Any] | None]]) -> list[str]:
@@ -55,8 +41,6 @@ def change(module: Any, table: Mapping[str, Callable[[Any, Any], Callable[..., A
 
 def classes(module: Any, *endings: str) -> Iterator[Any]:
     """The torch modules that a Python module defines itself, whose names end like this."""
-    import torch
-
     for name, kind in list(vars(module).items()):
         is_class = inspect.isclass(kind) and issubclass(kind, torch.nn.Module)
         if is_class and (kind.__module__, kind.__name__) == (module.__name__, name) and name.endswith(endings):
@@ -68,8 +52,6 @@ def computes(forward: Any, formula: Callable[..., Any], given: int = 1, **parts:
 
     `formula`: gets the inputs, float64 [2, 3, 4] each. `given`: their number. `parts`: the attributes of `self`.
     """
-    import torch
-
     with attempt():
         numbers = torch.arange(24, dtype=torch.float64).sin().view(2, 3, 4)
         inputs = [numbers + one for one in range(given)]
@@ -92,8 +74,6 @@ def attempt() -> Iterator[None]:
 
     An error ends the block: a class has this name, but other parts.
     """
-    import torch
-
     with (
         torch.no_grad(),
         torch.device("cpu"),

@@ -1,4 +1,4 @@
-"""The progress that a TrainJob shows in its status, sent from a thread. Torch-free until used.
+"""The progress that a TrainJob shows in its status, sent from a thread.
 
 transformers posts it from Trainer's loop, and waits up to five seconds for each answer. A server that does not
 answer would stop all ranks half of the time.
@@ -6,14 +6,13 @@ answer would stop all ranks half of the time.
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
 from typing import Any
 
-from cpu_train_stack.adapt.adaptation import Adaptation, Releases, Situation, on_import
+from cpu_train_stack.adapt.adaptation import Situation
+from cpu_train_stack.adapt.changes import around
 
-NAME = "progress"
 _SECONDS_BETWEEN = 5.0
 # How long the end of the training waits for the last update. transformers itself waits for five seconds.
 _LAST_SECONDS = 6.0
@@ -25,12 +24,11 @@ def hook(_situation: Situation, module: Any) -> None:
     `module`: transformers.integrations.integration_utils.
     """
     callback = getattr(module, "KubeflowCallback", None)
-    original = getattr(callback, "_update_status", None)
-    if callback is None or original is None:
+    if not hasattr(callback, "_update_status"):
         return
 
-    @functools.wraps(original)
-    def send(self: Any, *, force: bool = False, **status: Any) -> bool:
+    @around(callback, "_update_status")
+    def send(original: Any, self: Any, *, force: bool = False, **status: Any) -> bool:
         """Send one update, unless the last one was sent just now or is still under way."""
         sent, sending = self.__dict__.get("_sent", (0.0, None))
         is_busy = sending is not None and sending.is_alive()
@@ -50,22 +48,7 @@ def hook(_situation: Situation, module: Any) -> None:
             thread.join(max(0.0, started + _LAST_SECONDS - time.monotonic()))
         return True
 
-    original_end = callback.on_train_end
-
-    @functools.wraps(original_end)
-    def end(self: Any, args: Any, state: Any, control: Any, **more: Any) -> None:
+    @around(callback, "on_train_end")
+    def end(original: Any, self: Any, args: Any, state: Any, control: Any, **more: Any) -> None:
         self._ended_at = state.global_step, state.max_steps
-        original_end(self, args, state, control, **more)
-
-    callback._update_status, callback.on_train_end = send, end
-
-
-ADAPTATIONS = (
-    Adaptation(
-        NAME,
-        "the progress of a TrainJob is sent from a thread: no step waits for the answer",
-        (Releases("transformers", "5.0"),),
-        on_import("transformers.integrations.integration_utils", hook),
-        when="in a TrainJob whose operator asks for its progress",
-    ),
-)
+        original(self, args, state, control, **more)

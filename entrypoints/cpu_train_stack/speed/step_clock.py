@@ -1,4 +1,4 @@
-"""Measures what each step of a Trainer takes, per rank, and records it (`records`)."""
+"""Measures what each step of a Trainer takes, per rank, and records it in the output folder (`records`)."""
 
 # ruff: noqa: ARG002 - transformers decides what a callback is called with.
 from __future__ import annotations
@@ -14,12 +14,14 @@ import torch
 from torch.autograd import Variable
 from transformers import TrainerCallback
 
+from cpu_train_stack.adapt.adaptation import Situation
+from cpu_train_stack.adapt.changes import after_creation
 from cpu_train_stack.records import origin, writer
 from cpu_train_stack.records.counters import Counters, most_delayed
 from cpu_train_stack.records.record import Event, Log, Steps, summed
 from cpu_train_stack.records.tokens import Count, count
 from cpu_train_stack.records.writer import Writer
-from cpu_train_stack.speed import no_padding
+from cpu_train_stack.speed import joining
 
 
 class _Waits:
@@ -145,7 +147,7 @@ class StepClock:
 
     def training_step(self, model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
         """Trainer's method: forward and backward of one batch. DDP's reductions end in the backward."""
-        skipped = no_padding.skipped()
+        skipped = joining.skipped()
         counted = _count(inputs)
         waited = _WAITS.seconds
         if _WAITS.delays is not None:
@@ -161,7 +163,7 @@ class StepClock:
         waited = _WAITS.seconds - waited
         self.backward += self._differentiated - self._computed - waited
         self.wait += self._mark - self._differentiated + waited
-        self.tokens += counted.without(no_padding.skipped() - skipped)
+        self.tokens += counted.without(joining.skipped() - skipped)
         self.loss += float(loss) if isinstance(loss, torch.Tensor) and loss.numel() == 1 else math.nan
         return loss
 
@@ -221,7 +223,7 @@ def figures(steps: Steps, world_size: int) -> dict[str, float]:
 
 
 class StepRecorder(TrainerCallback):
-    """Writes the records of one Trainer while it trains. step_records attaches it to the Trainers of scripts."""
+    """Writes the records of one Trainer while it trains. `hook` attaches it to Trainers."""
 
     def __init__(self, clock: StepClock) -> None:
         self._clock = clock
@@ -281,3 +283,8 @@ class StepRecorder(TrainerCallback):
     def _sample(self, step: int) -> None:
         if self._writer is not None:
             self._writer.add(self._counters.sample(step, self._clock.delayed))
+
+
+def hook(_situation: Situation, module: Any) -> None:
+    """Record the steps of every Trainer. `module`: transformers.trainer."""
+    after_creation(module.Trainer, lambda trainer: trainer.add_callback(StepRecorder(clock_of(trainer))))

@@ -27,7 +27,7 @@ from cpu_train_stack.machine import cgroups, last_checkpoint
 from cpu_train_stack.operators.output_layer import OutputLayer, is_last, output_layer_of
 from cpu_train_stack.placement.detect import DistributedEnvironment
 from cpu_train_stack.records.tokens import Count
-from cpu_train_stack.speed import output_layer as adapted_output_layer
+from cpu_train_stack.speed.table import OUTPUT_LAYER
 from cpu_train_stack.train import result
 from cpu_train_stack.train.flags import unsupported
 from cpu_train_stack.train.flags.arguments import Parsed
@@ -180,7 +180,7 @@ def _output_layer(setup: Setup) -> OutputLayer | None:
     """The output layer of a language model, None if torch computes all of its scores."""
     arguments, model, shift = setup.arguments, setup.loaded.model, setup.inputs.shift
     differs = arguments.label_smoothing_factor or getattr(arguments, "use_ipex", False)
-    if shift is None or differs or adapted_output_layer.NAME in catalogue.switched_off(()):
+    if shift is None or differs or OUTPUT_LAYER in catalogue.switched_off(()):
         return None
     # Labels that are not words, and decoders whose tokens all have a label.
     if model.get_output_embeddings() is None or model.config.is_encoder_decoder:

@@ -28,7 +28,8 @@ from cpu_train_stack.group.banner import Announce
 from cpu_train_stack.group.create import agreement, gather
 from cpu_train_stack.machine import cpus
 from cpu_train_stack.placement.detect import DistributedEnvironment
-from cpu_train_stack.speed import no_padding
+from cpu_train_stack.speed.padding import ANSWERS
+from cpu_train_stack.speed.table import ALWAYS_IN_TRAIN, SPEED_UPS
 from cpu_train_stack.train import result
 from cpu_train_stack.train.data import splits, token_files
 from cpu_train_stack.train.data.labels import MULTI_LABEL, REGRESSION
@@ -108,9 +109,9 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
         _refuse_different_data(fingerprints, rank)
 
     with agreement():
-        off = catalogue.switched_off((), adapt=(no_padding.ANSWERS,))
+        off = catalogue.switched_off((), adapt=(ANSWERS,))
         situation = Situation((), catalogue.versions(), "", rank, world_size, in_train=True)
-        catalogue.install(situation, off - catalogue.ALWAYS_IN_TRAIN, catalogue.SPEED_UPS)
+        catalogue.install(situation, off - ALWAYS_IN_TRAIN, SPEED_UPS)
     set_seed(arguments.seed)  # before the model is loaded: a new head has random weights
     with agreement():  # before the model: to load a sharded model is a collective
         tokenizer = pretrained.load_tokenizer(rows.task.name, task)

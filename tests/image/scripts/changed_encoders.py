@@ -47,7 +47,6 @@ def is_padded(made: Any, reason: str, compute: Callable[[], float] | None = None
     """The loss is that of the padded model, no token was skipped, and a note names the reason."""
     compute = compute or (lambda: float(made(**batch()).loss.detach()))
     NOTES.clear()
-    USE.lines.clear()
     before = USE.skipped
     torch.manual_seed(5)
     found = compute()

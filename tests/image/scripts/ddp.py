@@ -26,6 +26,7 @@ from cpu_train_stack import catalogue
 from cpu_train_stack.adapt.adaptation import Situation
 from cpu_train_stack.group.create import gather
 from cpu_train_stack.speed import gradients, word_rows
+from cpu_train_stack.speed.table import SPEED_UPS
 from cpu_train_stack.train.loop.trainer import CpuTrainer
 
 RANK = dist.get_rank()
@@ -203,7 +204,7 @@ if "rows" in sys.argv:
 catalogue.install(
     Situation((), catalogue.versions(), "", RANK, dist.get_world_size(), in_train=True),
     frozenset(),
-    gradients.ADAPTATIONS,
+    [one for one in SPEED_UPS if one.name in ("gradient-buckets", "word-rows")],
 )
 if "views" in sys.argv:
     views(micro_batches=1)

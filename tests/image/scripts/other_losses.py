@@ -123,7 +123,7 @@ def a_step_with_other_labels() -> None:
         own = transformers.Trainer(SometimesOther(LLAMA), arguments)
         if adapted:
             module = SimpleNamespace(Trainer=type("Adapted", (transformers.Trainer,), {}))
-            output_layer._hook_trainer(Situation((), {}, "gloo", rank=1), module)
+            output_layer.hook(Situation((), {}, "gloo", rank=1), module)
             own.__class__ = module.Trainer
         tokens = torch.arange(24).reshape(2, 12)
         inputs = {"input_ids": tokens, "labels": tokens}

@@ -26,6 +26,7 @@ from transformers import (
 from cpu_train_stack import catalogue
 from cpu_train_stack.adapt.adaptation import Situation
 from cpu_train_stack.group.create import gather
+from cpu_train_stack.speed.table import SPEED_UPS
 from cpu_train_stack.train.loop.trainer import CpuTrainer
 
 
@@ -116,7 +117,7 @@ CASES: dict[str, dict[str, Any]] = {"of a script": {"kind": Plain}}
 if "train" in sys.argv:
     CASES = {"shuffled": {}, "grouped": {"train_sampling_strategy": "group_by_length"}}
     situation = Situation((), catalogue.versions(), "", RANK, dist.get_world_size(), in_train=True)
-    catalogue.install(situation, frozenset(), catalogue.SPEED_UPS)
+    catalogue.install(situation, frozenset(), SPEED_UPS)
 for name, options in CASES.items():
     output = Path(gather(tempfile.mkdtemp())[0])
     whole = train(output, **options)

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from cpu_train_stack.adapt.adaptation import Situation
 from cpu_train_stack.cli import import_hooks
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.cli.packages import release
-from cpu_train_stack.compat import flags, old_apis, rewriting, trainer_names
+from cpu_train_stack.compat import flags, rewriting, trainer_names
 from tests.unit.entrypoints.test_dispatch import entrypoint, one_error_line
 
 FLAGS = {flag.name: flag for flag in flags.FLAGS}
@@ -182,24 +182,6 @@ def test_versions_and_the_command_line_decide_which_adaptations_apply() -> None:
     assert verdicts("--ddp_backend=ccl", NEWEST)["ddp-backend"]
 
 
-def test_a_push_with_a_removed_name_raises_an_error_with_the_fix() -> None:
-    module: Any = ModuleType("huggingface_hub")
-    module.HfApi = object
-    for name in ("Repository", "HfApi"):
-        old_apis.add_importable_name(name, module)
-    assert module.HfApi is object
-    with pytest.raises(RuntimeError, match="remove --push_to_hub, and upload the folder"):
-        module.Repository("output", clone_from="name")
-
-
-@pytest.mark.parametrize("offline", [True, False])
-def test_is_offline_mode_is_that_of_the_hub(monkeypatch: pytest.MonkeyPatch, offline: bool) -> None:
-    module, hub = ModuleType("transformers.utils"), SimpleNamespace(is_offline_mode=lambda: offline)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
-    old_apis.add_is_offline_mode(Situation((), {}, "gloo"), module)
-    assert module.is_offline_mode() is offline
-
-
 @pytest.mark.parametrize("name", ["Trainer", "Seq2SeqTrainer"])
 def test_the_tokenizer_of_a_trainer_is_passed_on_as_its_processing_class(name: str) -> None:
     class New:
@@ -208,7 +190,7 @@ def test_the_tokenizer_of_a_trainer_is_passed_on_as_its_processing_class(name: s
 
     module: Any = ModuleType("transformers")
     setattr(module, name, New)
-    trainer_names.rename_tokenizer(name, Situation((), {}, "gloo"), module)
+    trainer_names.rename_tokenizer(Situation((), {}, "gloo"), module)
     new: Any = New
     trainers = new("bert", tokenizer="words"), new("bert", "words"), new("bert")
     assert [one.given for one in trainers] == [("bert", "words"), ("bert", "words"), ("bert", None)]

@@ -10,7 +10,7 @@ import torch
 
 from cpu_train_stack.operators import output_layer, recomputation
 from cpu_train_stack.records.tokens import count
-from cpu_train_stack.speed import lora, no_padding
+from cpu_train_stack.speed import joining, lora
 from cpu_train_stack.train.data.types import TrainerInputs
 from cpu_train_stack.train.model import configuration, memory
 from cpu_train_stack.train.model.memory import Footprint
@@ -26,7 +26,7 @@ def measure(trainer: Any, inputs: TrainerInputs, output: Any) -> Footprint:
     row = memory.short_row(inputs, lengths.index(min(lengths)))
     narrow = lora.narrowed(trainer)
     rows = arguments.per_device_train_batch_size
-    is_padded = not no_padding.skips_padding(model, arguments)
+    is_padded = not joining.skips_padding(model, arguments)
     tokens = memory.largest_batch(lengths, rows, is_padded)
     size = sum(_sizes(model))
     with narrow, torch.random.fork_rng(devices=[]):

@@ -21,7 +21,7 @@ import transformers
 from private_names import MovedError, hook
 from transformers import HfArgumentParser, Trainer, TrainingArguments, trainer_pt_utils, trainer_utils
 
-from cpu_train_stack.compat import old_apis, trainer_names
+from cpu_train_stack.compat import old_names, trainer_names
 from cpu_train_stack.compat.flags import OldFlag
 
 
@@ -49,6 +49,15 @@ class Halves(torch.nn.Module):
 
     def forward(self, labels: Any = None, **_options: Any) -> dict[str, Any]:
         return {"loss": self.weight.sum() * 6.0}
+
+
+def lacks_old_names(adaptation: str) -> bool:
+    """Whether a module lacks an old name. Raises MovedError if what replaces it does not exist."""
+    modules = old_names.NAMES[adaptation]
+    for replacement in (found for names in modules.values() for found in names.values()):
+        if not callable(replacement):
+            hook(importlib.import_module(replacement[0]), replacement[1])
+    return any(lacks(module, *names) for module, names in modules.items())
 
 
 def is_refused(flag: OldFlag) -> bool:
@@ -88,9 +97,8 @@ def auth_token() -> bool:
 
 
 def removed_torch_tpu() -> bool:
-    hook(transformers.utils.import_utils, "is_torch_xla_available")
     hook(transformers.utils.import_utils._LazyModule, "__getattr__")
-    return lacks("transformers", "is_torch_tpu_available")
+    return lacks_old_names("torch-tpu")
 
 
 def accelerator_names() -> bool:
@@ -104,10 +112,8 @@ def accelerator_names() -> bool:
 
 
 def moved_names() -> bool:
-    for owner, name in (now for names in old_apis.MOVED.values() for now in names.values()):
-        hook(importlib.import_module(owner), name)
-    is_moved = importlib.util.find_spec(old_apis.OLD_DEEPSPEED) is None
-    return is_moved or any(lacks(module, *names) for module, names in old_apis.MOVED.items())
+    is_moved = importlib.util.find_spec(old_names.OLD_DEEPSPEED) is None
+    return lacks_old_names("moved-names") or is_moved
 
 
 def encode_plus() -> bool:
@@ -163,19 +169,7 @@ def removed_trainer_names() -> bool:
 
 def repository() -> bool:
     hook(huggingface_hub, "HfApi")
-    return lacks("huggingface_hub", "Repository") or lacks("transformers.utils", "get_full_repo_name")
-
-
-def offline_mode() -> bool:
-    hook(huggingface_hub, "is_offline_mode")
-    return lacks("transformers.utils", "is_offline_mode")
-
-
-def load_metric() -> bool:
-    import evaluate
-
-    hook(evaluate, "load", "path")
-    return lacks("datasets", "load_metric")
+    return lacks_old_names("hub-repository")
 
 
 def offline_metrics() -> bool:
@@ -195,15 +189,15 @@ def offline_metrics() -> bool:
 
 CANARIES: dict[str, Callable[[], bool]] = {
     "offline-metrics": offline_metrics,
-    "telemetry": functools.partial(lacks, "transformers.utils", "send_example_telemetry"),
-    "offline-mode": offline_mode,
-    "load-metric": load_metric,
+    "telemetry": functools.partial(lacks_old_names, "telemetry"),
+    "offline-mode": functools.partial(lacks_old_names, "offline-mode"),
+    "load-metric": functools.partial(lacks_old_names, "load-metric"),
     "auth-token": auth_token,
     "torch-tpu": removed_torch_tpu,
     "hub-repository": repository,
     "accelerator-names": accelerator_names,
     "moved-names": moved_names,
-    "adamw": functools.partial(lacks, "transformers.optimization", "AdamW"),
+    "adamw": functools.partial(lacks_old_names, "adamw"),
     "encode-plus": encode_plus,
     "trainer-methods": trainer_methods,
     "trainer-tokenizer": trainer_tokenizer,

@@ -12,7 +12,7 @@ from cpu_train_stack.adapt.private import PRIVATE
 
 NAME = "private names"
 # Not an adaptation, but shown with them. Of the newest rows only: older releases have other names.
-ROW = Adaptation(NAME, "", (Releases("transformers", "5.0"),), lambda _situation: None)
+ROW = Adaptation(NAME, "", (Releases("transformers", "5.0"),), {})
 
 
 class MovedError(Exception):

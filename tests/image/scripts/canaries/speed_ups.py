@@ -15,7 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel, Trainer, TrainerCallback
 
-from cpu_train_stack.speed import decoder_layers, encoder_layers, joining, no_padding, padding, patterns
+from cpu_train_stack.speed import decoder_layers, encoder_layers, joining, padding, patterns
 
 SMALL = {
     "vocab_size": 16, "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -49,13 +49,13 @@ def skipped_padding() -> bool:
     hook(functions, "register")
     if not callable(functions[padding.ATTENTION]):
         raise MovedError(f"no attention is called {padding.ATTENTION}")
-    for family in no_padding.ENCODERS:
+    for family in padding.ENCODERS:
         module = modelling(family)
         hook(of_family(module, "Model"), "forward", *ROWS)
         hook(next(patterns.classes(module, "Encoder", "Transformer")), "forward", "attention_mask")
         for suffix in ("ForSequenceClassification", "ForTokenClassification", "ForMaskedLM"):
             hook(of_family(module, suffix), "forward", *ROWS, "labels")
-    for family in no_padding.DECODERS:
+    for family in padding.DECODERS:
         module = modelling(family)
         hook(of_family(module, "Model"), "forward", *ROWS, "position_ids", "use_cache")
         hook(of_family(module, "ForCausalLM"), "forward", *ROWS, "labels")
@@ -63,7 +63,7 @@ def skipped_padding() -> bool:
 
 
 def skipped_padding_of_answers() -> bool:
-    for family in no_padding.ENCODERS:
+    for family in padding.ENCODERS:
         kind = of_family(modelling(family), "ForQuestionAnswering")
         hook(kind, "forward", *ROWS, "start_positions", "end_positions")
         with torch.device("meta"):
@@ -123,13 +123,13 @@ def changed(change: Callable[[Any], list[str]], parts: Mapping[str, tuple[str, .
 
 def layers_of_decoders() -> bool:
     rest = ("RMSNorm", "apply_rotary_pos_emb")
-    parts = dict.fromkeys(no_padding.DECODERS, ("DecoderLayer", "MLP", *rest))
+    parts = dict.fromkeys(padding.DECODERS, ("DecoderLayer", "MLP", *rest))
     return changed(decoder_layers.change, {**parts, "phi3": ("DecoderLayer", *rest), "olmo2": ("MLP", *rest)})
 
 
 def layers_of_encoders() -> bool:
     parts: dict[str, tuple[str, ...]] = dict.fromkeys(
-        no_padding.ENCODERS, ("SelfAttention", "Intermediate", "SelfOutput", "Output")
+        padding.ENCODERS, ("SelfAttention", "Intermediate", "SelfOutput", "Output")
     )
     parts = {**parts, "albert": (), "distilbert": ("SelfAttention", "TransformerBlock")}
     with torch.device("meta"):

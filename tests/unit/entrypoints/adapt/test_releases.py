@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import cpu_train_stack
 from cpu_train_stack import catalogue
 from cpu_train_stack.adapt import private
-from cpu_train_stack.adapt.adaptation import SEEN, Adaptation, Releases, Situation
+from cpu_train_stack.adapt.adaptation import NOW, SEEN, Adaptation, Releases, Situation
 
 PACKAGE = Path(cpu_train_stack.__file__).parent
 PRIVATE_NAME = re.compile(r"_[A-Za-z]\w*")
@@ -22,7 +24,14 @@ PYTHON = {
 }
 # Parts of texts, attributes that the stack adds, and attributes of older releases that it restores.
 OURS = {
-    *("_computed_again_by", "_cpu_train_stack_clock", "_cpu_train_stack_output", "_cpu_train_stack_scale", "_job"),
+    *(
+        "_computed_again_by",
+        "_cpu_train_stack_clock",
+        "_cpu_train_stack_old_fields",
+        "_cpu_train_stack_output",
+        "_cpu_train_stack_scale",
+        "_job",
+    ),
     *("_loss", "_past", "_per_second", "_records", "_runtime", "_samples", "_score", "_thresh", "_token"),
 }
 
@@ -37,17 +46,55 @@ def installed(version: str) -> Situation:
 )
 def test_an_adaptation_applies_from_a_release_up_to_another(version: str, applies: bool) -> None:
     releases = Releases("accelerate", "1.1", "1.5")
-    adaptation = Adaptation("name", "effect", (releases,), print, when="always")
+    adaptation = Adaptation("name", "effect", (releases,), {}, when="always")
     verdict = adaptation.check(installed(version))
-    assert (releases.has(installed(version)), verdict.applies) == (applies, applies)
+    assert verdict.applies is applies
     assert (verdict.why == "always") is applies
 
 
 def test_one_of_several_packages_is_enough_and_an_obstacle_comes_after_them() -> None:
     releases = (Releases("transformers"), Releases("accelerate", "1.1"))
-    adaptation = Adaptation("name", "effect", releases, print, obstacle=lambda _situation: "no kernels")
+    adaptation = Adaptation("name", "effect", releases, {}, obstacle=lambda _situation: "no kernels")
     assert adaptation.check(installed("1.1")).why == "no kernels"
     assert adaptation.check(installed("1.0")).why == "transformers is not installed"
+
+
+def test_its_hooks_are_called_where_it_applies_with_a_situation_of_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called: list[str] = []
+    ours = SimpleNamespace(hook=lambda situation, module: called.append(f"{situation.name} {module.__name__}"))
+    monkeypatch.setitem(sys.modules, "cpu_train_stack.compat.no_such_module", ours)
+    needed, released = {NOW: "compat.no_such_module:hook"}, (Releases("accelerate", "1.1"),)
+    for version in ("1.0", "1.1"):
+        Adaptation("one", "effect", released, needed).install(installed(version))
+        Adaptation("two", "effect", released, needed, finds_out=True).install(installed(version))
+        Adaptation("three", "effect", (), needed, obstacle=lambda _: "no kernels").install(installed(version))
+    assert called == ["two sys", "one sys", "two sys"]
+
+
+@pytest.mark.parametrize("adaptation", catalogue.ALL, ids=lambda one: str(one.name))
+def test_every_hook_exists_and_takes_a_situation_and_a_module(adaptation: Adaptation) -> None:
+    assert adaptation.hooks
+    for hook in adaptation.hooks.values():
+        place, _, name = hook.partition(":")
+        tree = ast.parse(PACKAGE.joinpath(*place.split(".")).with_suffix(".py").read_text(encoding="utf-8"))
+        (found,) = (one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == name)
+        assert len(found.args.args) == 2
+
+
+def test_a_line_is_printed_once_by_rank_0_and_in_train_only_where_nothing_is_adapted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for rank in (0, 1):
+        script = Situation((), {}, "gloo", rank)
+        for line in ("a", "b", "a"):
+            script.named("one").report(line)
+        script.named("two").report("a")
+        train = Situation((), {}, "gloo", rank, in_train=True)
+        train.report("c")
+        train.report("d", is_fallback=True)
+    assert capsys.readouterr().err.splitlines() == ["adapted (one): a", "adapted (one): b", "note: d"]
 
 
 def test_every_adaptation_was_seen_with_a_release_of_its_packages() -> None:

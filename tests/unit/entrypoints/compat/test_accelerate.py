@@ -13,7 +13,7 @@ import pytest
 from cpu_train_stack import catalogue
 from cpu_train_stack.adapt.adaptation import Situation
 from cpu_train_stack.cli.errors import UsageError
-from cpu_train_stack.compat import cpu, old_apis, process_group
+from cpu_train_stack.compat import cpu, old_arguments, process_group
 
 
 @pytest.mark.parametrize("name", ["PartialState", "AcceleratorState"])
@@ -31,7 +31,7 @@ def test_a_rank_of_accelerate_uses_the_cpu_also_in_releases_of_2022(
     monkeypatch.setattr(cpu, "_has_gpu", lambda: False)
     module = ModuleType("accelerate.state")
     setattr(module, name, State)
-    cpu._imply_accelerator_cpu(Situation((), {}, "gloo"), module)
+    cpu.imply_accelerator_cpu(Situation((), {}, "gloo"), module)
     for given in ((), (False,), (True,)):
         State(*given, kind="any")
     State(cpu=False)
@@ -49,7 +49,7 @@ def test_accelerate_destroys_no_group_but_the_scripts_own(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "torch.distributed", groups)
     monkeypatch.setitem(sys.modules, "accelerate.state", SimpleNamespace(PartialState=state))
     (adaptation,) = (one for one in catalogue.ALL if one.name == "process-group")
-    adaptation.install(Situation((), {}, "gloo"))
+    adaptation.install(Situation((), {"torch": "2.13.0"}, "gloo"))
     created: Any = state()
     created.destroy_process_group()
     created.destroy_process_group("own")
@@ -60,7 +60,7 @@ def test_scripts_compare_with_the_old_name_of_xla() -> None:
     create: Any = Enum
     for names in (("NO", "XLA"), ("NO", "TPU")):
         kinds = create("DistributedType", [(name, name) for name in names])
-        old_apis.add_tpu(Situation((), {}, "gloo"), SimpleNamespace(DistributedType=kinds))
+        old_arguments.add_tpu(Situation((), {}, "gloo"), SimpleNamespace(DistributedType=kinds))
         assert kinds.TPU.value == names[1]
         assert kinds.TPU != kinds.NO
         assert [kind.name for kind in kinds] == list(names)
@@ -83,12 +83,12 @@ def test_a_notebook_launcher_calls_its_function_in_the_ranks(
         forked.append((args, num_processes, use_fp16, mixed_precision))
 
     single, two = SimpleNamespace(notebook_launcher=of_2022), SimpleNamespace(notebook_launcher=of_2022)
-    process_group._call_in_ranks(Situation((), {}, "ccl"), single)
+    process_group.call_in_ranks(Situation((), {}, "ccl"), single)
     single.notebook_launcher(called.append, (1,), mixed_precision="bf16")
     assert (forked, called) == ([((1,), None, False, "bf16")], [])
     with pytest.raises(UsageError, match="start it with launch --nproc-per-node 4 -- run"):
         single.notebook_launcher(called.append, (1,), num_processes=4)
-    process_group._call_in_ranks(Situation((), {}, "ccl", 0, 2), two)
+    process_group.call_in_ranks(Situation((), {}, "ccl", 0, 2).named("notebook-launcher"), two)
     monkeypatch.delenv(name, raising=False)
     two.notebook_launcher(lambda row: called.append((row, os.environ[name])), ("row",), 4, False, "bf16")
     assert name not in os.environ

@@ -17,7 +17,7 @@ PROGRAM = """
 import sys
 from cpu_train_stack.compat import launcher_variables
 from cpu_train_stack.adapt.adaptation import Situation
-launcher_variables._install(Situation((), {}, "ccl", 0, 4))
+launcher_variables.supply_all(Situation((), {}, "ccl", 0, 4).named("launcher-variables"), sys)
 name, code = sys.argv[1:]
 exec(compile(code, name, "exec"), {"__name__": "module"})
 """

@@ -37,7 +37,7 @@ class Later(Trainer):
 
 
 def hook(kind: type[Trainer]) -> None:
-    loss_scale._hook(Situation((), {"transformers": "99.0"}, "ccl"), SimpleNamespace(Trainer=kind))
+    loss_scale.hook(Situation((), {"transformers": "99.0"}, "ccl"), SimpleNamespace(Trainer=kind))
 
 
 def test_known_code_is_changed_without_a_line(capsys: pytest.CaptureFixture[str]) -> None:

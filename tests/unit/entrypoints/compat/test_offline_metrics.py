@@ -20,7 +20,7 @@ def evaluate(monkeypatch: pytest.MonkeyPatch) -> Any:
     module.load = lambda path, *_args, **_options: path
     module.loading = ModuleType("evaluate.loading")
     monkeypatch.setattr(packages, "installed", lambda _name: False)
-    offline_metrics._hook(Situation((), {}, "gloo"), module)
+    offline_metrics.hook(Situation((), {}, "gloo"), module)
     return module
 
 
@@ -43,7 +43,7 @@ def test_a_metric_that_cannot_be_downloaded_is_one_line_with_those_of_the_image(
         raise FileNotFoundError(f"Module '{path}' doesn't exist on the Hugging Face Hub either.")
 
     module.load = load
-    offline_metrics._hook(Situation((), {}, "gloo"), module)
+    offline_metrics.hook(Situation((), {}, "gloo"), module)
     with pytest.raises(UsageError, match=r"'meteor'.*: use one of accuracy, .*, squad_v2, .* working folder"):
         module.load("meteor")
     with pytest.raises(FileNotFoundError):

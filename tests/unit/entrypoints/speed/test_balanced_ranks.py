@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpu_train_stack.speed import balanced_ranks, no_padding
+from cpu_train_stack.speed import balanced_ranks, joining
 from cpu_train_stack.speed.balanced_ranks import Balanced, balance, balance_padded
 
 CHANCE = random.Random(5)
@@ -127,13 +127,13 @@ class NewTrainer(OldTrainer):
 def test_every_releases_trainer_gets_a_balanced_sampler_of_the_rows_it_asks_for(
     trainer: type[OldTrainer], arguments: tuple[Any, ...], rows: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(no_padding, "skips_padding", lambda *_: True)
+    monkeypatch.setattr(joining, "skips_padding", lambda *_: True)
     monkeypatch.setattr(balanced_ranks, "shuffled", lambda sampler, _: sampler)
     monkeypatch.setattr(balanced_ranks, "tokens_of", lambda dataset: dataset)
     monkeypatch.setattr(balanced_ranks, "between_ranks", lambda sampler, lengths, *_: (sampler, lengths()))
     module = SimpleNamespace(Trainer=type("Trainer", (trainer,), {}))
     reported: list[str] = []
-    situation: Any = SimpleNamespace(report=lambda name, _: reported.append(name), in_train=False)
-    balanced_ranks._balance_trainer(situation, module)
+    situation: Any = SimpleNamespace(report=reported.append, in_train=False)
+    balanced_ranks.hook(situation, module)
     assert module.Trainer()._get_train_sampler(*arguments) == (f"sampler of {rows}", rows)
-    assert reported == [balanced_ranks.NAME]
+    assert len(reported) == 1

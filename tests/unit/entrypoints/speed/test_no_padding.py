@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from cpu_train_stack.adapt.adaptation import Situation
-from cpu_train_stack.speed import joining, no_padding, padding
+from cpu_train_stack.speed import padding
 
 
 def config(**changes: Any) -> Any:
@@ -45,19 +44,3 @@ def test_arguments_that_the_layers_cannot_join_have_a_reason(
     model: Any, changes: dict[str, Any], reason: str | None
 ) -> None:
     assert padding.unsupported(model, {**ROWS, **changes}) == reason
-
-
-def test_every_reason_is_reported_once() -> None:
-    lines: list[str] = []
-    use = joining.Use(lines.append)
-    for line in ("a", "b", "a"):
-        use.note(line)
-    assert lines == ["a", "b"]
-
-
-@pytest.mark.parametrize(
-    ("versions", "applies"),
-    [({"transformers": "5.23.0"}, True), ({"transformers": "4.55.4"}, False), ({}, False)],
-)
-def test_transformers_decides_whether_attention_can_be_replaced(versions: dict[str, str], applies: bool) -> None:
-    assert no_padding.RELEASES.has(Situation((), versions, "ccl")) is applies

@@ -50,7 +50,7 @@ def test_an_old_flag_is_replaced_with_one_note(given: str, expected: str) -> Non
 
 
 def test_train_handles_every_old_flag_that_run_adapts() -> None:
-    adapted = {one.name for one in training_arguments.ADAPTATIONS}
+    adapted = {"local-rank", *training_arguments.OLD_FIELDS}
     assert adapted <= {name.replace("_", "-") for name in old_flags.HANDLED}
     assert {"no-cuda", "ddp-backend"} <= adapted
 

@@ -1,4 +1,4 @@
-"""Tokenizers of transformers 5 called as in transformers 4, and removed names. Without torch and transformers."""
+"""Tokenizers of transformers 5 called as in transformers 4. Without torch and transformers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cpu_train_stack.adapt.adaptation import Situation, add_to_transformers
-from cpu_train_stack.compat import old_transformers
+from cpu_train_stack.adapt.adaptation import Situation
+from cpu_train_stack.compat import old_tokenizers
 
 
 def tokenizer() -> Any:
@@ -32,7 +32,7 @@ def tokenizer() -> Any:
 
     module = SimpleNamespace(PreTrainedTokenizerBase=Tokenizer)
     for _ in range(2):  # the second time, there is nothing to add
-        old_transformers.add_methods(Situation((), {}, "gloo"), module)
+        old_tokenizers.add_methods(Situation((), {}, "gloo").named("encode-plus"), module)
     return Tokenizer()
 
 
@@ -82,21 +82,3 @@ def test_a_target_is_encoded_in_its_own_language() -> None:
     with made.as_target_tokenizer():
         assert (made("a")[3], made._in_target_context_manager) == ("fr", True)
     assert (made("a")[3], made._in_target_context_manager) == ("en", False)
-
-
-def test_a_removed_name_is_added_to_transformers_only() -> None:
-    class Lazy:
-        def __init__(self, name: str) -> None:
-            self.__name__ = name
-
-        def __getattr__(self, name: str) -> Any:
-            raise AttributeError(name)
-
-    module = SimpleNamespace(_LazyModule=Lazy)
-    add_to_transformers(module, "AdamW", lambda: "the optimizer")
-    add_to_transformers(module, "Missing", lambda: None)
-    top: Any = Lazy("transformers")
-    assert top.AdamW == "the optimizer"
-    for where, name in ((top, "Missing"), (top, "Other"), (Lazy("transformers.models"), "AdamW")):
-        with pytest.raises(AttributeError, match=name):
-            getattr(where, name)
