@@ -18,43 +18,27 @@ _COLUMNS = ("attention_mask", "input_ids")
 _ROWS_LISTED = 1024
 
 
-def balance(rows: Sequence[int], lengths: Sequence[int], rows_per_batch: int) -> list[int]:
-    """The rows of a step, ordered so that each batch of `rows_per_batch` has about the same number of tokens.
+def balance(rows: Sequence[int], lengths: Sequence[int], rows_per_batch: int, padded: int = 0) -> list[int]:
+    """The rows of a step, ordered so that its ranks have nearly the same work.
 
-    The longest remaining row goes to the batch with the fewest tokens (Graham 1969) that is not full. A step whose
-    last batch is incomplete is not changed.
+    Without padding, the longest remaining row goes to the batch with the fewest tokens (Graham 1969) that is not
+    full. `padded`: the number of ranks if the model computes padding, otherwise 0. A batch then takes as long as
+    its longest row: rows of similar lengths form a batch, and the batch with the longest row goes to the rank with
+    the least work that has not all of its batches. A step whose last batch is incomplete is not changed.
     """
-    if len(rows) % rows_per_batch:
+    batches, rest = divmod(len(rows), rows_per_batch)
+    if rest or (padded and batches % padded):
         return list(rows)
-    batches: list[list[int]] = [[] for _ in range(len(rows) // rows_per_batch)]
-    open_batches = [(0, number) for number in range(len(batches))]
-    for row in sorted(rows, key=lambda row: -lengths[row]):
-        tokens, number = heapq.heappop(open_batches)
-        batches[number].append(row)
-        if len(batches[number]) < rows_per_batch:
-            heapq.heappush(open_batches, (tokens + lengths[row], number))
-    return [row for batch in batches for row in batch]
-
-
-def balance_padded(rows: Sequence[int], lengths: Sequence[int], rows_per_batch: int, ranks: int) -> list[int]:
-    """The rows of a step for a model that computes padding: a batch takes as long as its longest row.
-
-    Rows of similar lengths form a batch. The batch with the longest row goes to the rank with the least work that
-    has not all of its batches. A step whose last batch is incomplete is not changed.
-    """
-    number, rest = divmod(len(rows), rows_per_batch)
-    if rest or number % ranks:
-        return list(rows)
+    size, parts = (rows_per_batch, padded) if padded else (1, batches)
     ordered = sorted(rows, key=lambda row: -lengths[row])
-    given: list[list[list[int]]] = [[] for _ in range(ranks)]
-    open_ranks = [(0, rank) for rank in range(ranks)]
-    for begin in range(0, len(rows), rows_per_batch):
-        batch = ordered[begin : begin + rows_per_batch]
-        work, rank = heapq.heappop(open_ranks)
-        given[rank].append(batch)
-        if len(given[rank]) < number // ranks:
-            heapq.heappush(open_ranks, (work + lengths[batch[0]], rank))
-    return [row for batches in zip(*given) for batch in batches for row in batch]
+    given: list[list[list[int]]] = [[] for _ in range(parts)]
+    open_parts = [(0, number) for number in range(parts)]
+    for begin in range(0, len(rows), size):
+        work, number = heapq.heappop(open_parts)
+        given[number].append(ordered[begin : begin + size])
+        if len(given[number]) * size * parts < len(rows):
+            heapq.heappush(open_parts, (work + lengths[ordered[begin]], number))
+    return [row for groups in (zip(*given) if padded else given) for group in groups for row in group]
 
 
 class Shuffled:
@@ -91,10 +75,7 @@ class Balanced:
     def __init__(
         self, sampler: Any, lengths: Sequence[int], rows_per_batch: int, batches_per_step: int, padded: int = 0
     ) -> None:
-        """`sampler`: row numbers, the same order on every rank. `lengths`: the tokens in each row.
-
-        `padded`: the number of ranks if the model computes padding, otherwise 0.
-        """
+        """`sampler`: row numbers, the same order on every rank. The rest as of `balance`."""
         self._sampler = sampler
         self._lengths = lengths
         self._padded = padded
@@ -113,10 +94,7 @@ class Balanced:
         # accelerate fills up an incomplete step with the first rows of the epoch: they keep their order.
         yield from islice(rows, size if len(self) % size else 0)
         while step := list(islice(rows, size)):
-            if self._padded:
-                yield from balance_padded(step, self._lengths, self._rows_per_batch, self._padded)
-            else:
-                yield from balance(step, self._lengths, self._rows_per_batch)
+            yield from balance(step, self._lengths, self._rows_per_batch, self._padded)
 
 
 def shuffled(sampler: Any, arguments: Any) -> Any:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cpu_train_stack.speed import balanced_ranks, joining
-from cpu_train_stack.speed.balanced_ranks import Balanced, balance, balance_padded
+from cpu_train_stack.speed.balanced_ranks import Balanced, balance
 
 CHANCE = random.Random(5)
 LENGTHS = [CHANCE.randint(4, 128) for _ in range(1000)]
@@ -72,7 +72,7 @@ def padded_tokens(rows: list[int], rows_per_batch: int, ranks: int) -> tuple[int
 )
 def test_a_model_that_computes_padding_computes_less_of_it(ranks: int, accumulation: int, slowest: float) -> None:
     steps = [CHANCE.sample(range(1000), 4 * ranks * accumulation) for _ in range(50)]
-    balanced = [balance_padded(step, LENGTHS, 4, ranks) for step in steps]
+    balanced = [balance(step, LENGTHS, 4, ranks) for step in steps]
     assert [*map(sorted, balanced)] == [*map(sorted, steps)]
     now, before = ([padded_tokens(step, 4, ranks) for step in rows] for rows in (balanced, steps))
     for part in (0, 1):
@@ -83,9 +83,9 @@ def test_an_incomplete_step_is_not_balanced() -> None:
     rows = [3, 1, 2, 9, 7]
     assert balance(rows, LENGTHS, 2) == rows
     assert balance([], LENGTHS, 2) == []
-    assert balance_padded(rows, LENGTHS, 2, 2) == rows
-    assert balance_padded([3, 1, 2], LENGTHS, 1, 2) == [3, 1, 2]
-    assert balance_padded([], LENGTHS, 2, 2) == []
+    assert balance(rows, LENGTHS, 2, 2) == rows
+    assert balance([3, 1, 2], LENGTHS, 1, 2) == [3, 1, 2]
+    assert balance([], LENGTHS, 2, 2) == []
 
 
 def test_the_balanced_sampler_keeps_the_steps_of_the_other() -> None:
