@@ -259,6 +259,8 @@ def unknown_code(trainer: Any) -> set[str]:
 
 def hook(situation: Situation, module: Any) -> None:
     trainer = module.Trainer
+    if _ITEMS not in inspect.signature(trainer.compute_loss).parameters:
+        return  # before transformers 4.46, no count divides the loss
     if missing := unknown_code(trainer):
         situation.report(f"unknown code in Trainer.{', '.join(sorted(missing))}: the loss stays as it is")
         return

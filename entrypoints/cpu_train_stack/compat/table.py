@@ -93,7 +93,7 @@ COMPAT = (
     Adaptation(
         "loss-scale", "Trainer scales only what the number of labels divides by ranks and accumulation steps",
         (Releases("transformers", "4.49"),), {_TRAINER: "compat.loss_scale:hook"},
-        when="with several ranks or accumulation steps", upstream="huggingface/transformers#47688",
+        when="with several ranks or accumulation steps", upstream="huggingface/transformers#47688", finds_out=True,
     ),
     Adaptation(
         "offline-metrics", f"evaluate.load of {', '.join(offline_metrics.NAMES)} needs no network",
