@@ -63,8 +63,8 @@ class Checkout:
             text=True,
         )
 
-    def run(self, *argv: str) -> tuple[int, str, str]:
-        process = self.start(argv)
+    def run(self, *argv: str, **variables: str) -> tuple[int, str, str]:
+        process = self.start(argv, environ={**self.environ, **variables})
         out, err = process.communicate(timeout=120)
         return process.returncode, out, err
 
@@ -111,26 +111,31 @@ def test_the_users_folder_is_passed_on_through_a_symlink(ready: Checkout, tmp_pa
     assert json.loads(done.stdout)["inv_cwd"] == str(tmp_path)
 
 
-def test_a_user_who_installs_for_the_user_gets_an_environment(tmp_path: Path) -> None:
-    checkout = Checkout(tmp_path)
-    (tmp_path / "pip.conf").write_text("[install]\nuser = true\n")
-    for number, setting in enumerate(({"PIP_USER": "1"}, {"PIP_CONFIG_FILE": str(tmp_path / "pip.conf")})):
-        checkout.lock.write_text(f"# no package, {number}\n")  # creates .venv again
-        process = checkout.start(environ={**checkout.environ, **setting})
-        _, err = process.communicate(timeout=120)
-        assert (process.returncode, err.count("creating .venv")) == (0, 1), err
-
-
-def test_variables_of_another_python_do_not_change_the_environment(tmp_path: Path) -> None:
+def test_an_environment_is_created_whatever_the_user_has_set_and_after_a_failed_install(tmp_path: Path) -> None:
     checkout = Checkout(tmp_path / "project")
+    good = checkout.lock.read_text()
     others = tmp_path / "others"
     (others / "json").mkdir(parents=True)
     (others / "json" / "__init__.py").write_text("raise ImportError('of another Python')")
-    variables = {"PYTHONPATH": str(others), "PYTHONSAFEPATH": "1", "PYTHONHOME": str(others)}
+    (tmp_path / "pip.conf").write_text("[install]\nuser = true\n")
+    variables = {"PYTHONPATH": str(others), "PYTHONSAFEPATH": "1", "PYTHONHOME": str(others), "PIP_USER": "1"}
     variables |= {"PIP_TARGET": str(others), "PIP_PREFIX": str(others)}
-    process = checkout.start(environ={**checkout.environ, **variables})
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
+    code, out, err = checkout.run(**variables)
+    assert (code, err.count("creating .venv")) == (0, 1), err
+    assert json.loads(out)["prefix"] == str(checkout.root / ".venv")
+
+    checkout.lock.write_text(f"no-such-package==1 --hash=sha256:{'0' * 64}\n")
+    index = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1", "PIP_CONFIG_FILE": os.devnull}
+    code, out, err = checkout.run(**index, no_proxy="127.0.0.1")
+    assert (code, out) == (2, "")
+    assert "ERROR" in err
+    assert "Connection refused" in err
+    assert err.splitlines()[-1].startswith("inv: pip failed: check network, proxy and pip's configuration")
+    assert not (checkout.root / ".venv" / "stamp").exists()
+
+    checkout.lock.write_text(good)
+    code, out, err = checkout.run(PIP_CONFIG_FILE=str(tmp_path / "pip.conf"))
+    assert (code, err.count("creating .venv")) == (0, 1), err
     assert json.loads(out)["prefix"] == str(checkout.root / ".venv")
 
 
@@ -144,17 +149,6 @@ runpy.run_module("tooling")
 """
     done = python.run(["-c", code], ROOT)
     assert done.stdout.splitlines()[-1] == ("22" if os.geteuid() == 0 else "77"), done.stderr
-
-
-def test_an_index_that_does_not_answer_is_named(tmp_path: Path) -> None:
-    checkout = Checkout(tmp_path)
-    checkout.lock.write_text(f"no-such-package==1 --hash=sha256:{'0' * 64}\n")
-    index = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1", "PIP_CONFIG_FILE": os.devnull}
-    process = checkout.start(environ={**checkout.environ, **index, "no_proxy": "127.0.0.1"})
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 2
-    assert "Connection refused" in err
-    assert err.splitlines()[-1].startswith("inv: pip failed: check network, proxy")
 
 
 def test_a_current_folder_that_was_deleted_is_one_line(tmp_path: Path, python: Forks) -> None:
@@ -187,22 +181,6 @@ def test_a_checkout_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> Non
     (checkout.root / ".cache").touch()  # root may write to every folder
     line = f"inv: cannot write to {checkout.root}/.cache: become the owner of the checkout, or use a copy of it\n"
     assert checkout.run() == (2, "", line)
-
-
-def test_a_failed_install_leaves_an_environment_without_a_stamp(tmp_path: Path) -> None:
-    checkout = Checkout(tmp_path / "project")
-    good = checkout.lock.read_text()
-    assert checkout.run()[0] == 0
-    checkout.lock.write_text("./no-such-package\n")
-    code, out, err = checkout.run()
-    assert (code, out) == (2, "")
-    assert "ERROR" in err
-    assert err.splitlines()[-1].startswith("inv: pip failed: check network, proxy and pip's configuration")
-    assert not (checkout.root / ".venv" / "stamp").exists()
-    checkout.lock.write_text(good)
-    code, out, err = checkout.run()
-    assert (code, err.count("creating .venv")) == (0, 1)
-    assert json.loads(out)["prefix"] == str(checkout.root / ".venv")
 
 
 @pytest.mark.parametrize("uid", [0, 1000])
