@@ -161,7 +161,7 @@ MERGES = BOMB.replace("x: *", "<<: *").replace("y: *", "z: *")
 
 
 @pytest.mark.parametrize(
-    "text", [BOMB, MERGES, "[" * 50_000, "a: " + "[" * 50_000], ids=["aliases", "merges", "list", "value"]
+    "text", [BOMB, MERGES, "[" * 50_000, "a: " + "[" * 1000], ids=["aliases", "merges", "list", "value"]
 )
 @pytest.mark.timeout(20)
 def test_a_file_that_would_fill_the_memory_is_refused(tmp_path: Path, text: str) -> None:

@@ -11,8 +11,6 @@ import pickle
 import random
 import signal
 import struct
-import subprocess
-import sys
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
@@ -24,6 +22,8 @@ from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.train.output import checkpoints, integrity
 from cpu_train_stack.train.output import folder as output
 from tests import fuzzing
+from tests.forks import forks
+from tests.unit.entrypoints import ROOT
 
 
 def safetensors(path: Path, size: int = 16, tensor: str = "w") -> None:
@@ -224,6 +224,7 @@ def test_a_checkpoint_that_is_saved_again_replaces_the_first(tmp_path: Path) -> 
     assert checkpoints.last_complete(tmp_path) == (tmp_path / "checkpoint-10", [])
 
 
+_MODULES = ("cpu_train_stack.train.output.checkpoints", "cpu_train_stack.train.output.integrity")
 # Publishes a checkpoint, and kills itself before its Nth change of a folder, if there are that many.
 KILLED = """
 import os, pathlib, signal, sys
@@ -248,8 +249,7 @@ def test_a_kill_at_any_moment_of_publishing_leaves_a_complete_checkpoint(tmp_pat
         folder = tmp_path / str(moment)
         complete(folder, 10)
         complete(checkpoints.staging_folder(folder), 10)
-        argv = [sys.executable, "-c", KILLED, str(folder), str(moment)]
-        code = subprocess.run(argv, check=False, timeout=60).returncode
+        code = forks(_MODULES, ROOT).run(["-c", KILLED, folder, moment]).returncode
         start = output.choose_start(folder, "true", overwrite=False)
         assert start.checkpoint == folder / "checkpoint-10", (moment, names(folder))
         output.prepare(folder, start)
