@@ -50,8 +50,9 @@ class Fork:
         return self.returncode
 
     def terminate(self) -> None:
-        """Send SIGTERM."""
-        os.kill(self.pid, signal.SIGTERM)
+        """Send SIGTERM. Does nothing if the process has ended, as that of Popen."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
         """Send SIGKILL if nobody has waited for the process."""
