@@ -1,5 +1,6 @@
 """Settings of the unit tests."""
 
+import gc
 import os
 import shutil
 import tempfile
@@ -22,3 +23,8 @@ for name in PROGRAMS.split():
     if found := shutil.which(name):
         (Path(_FOLDER.name) / name).symlink_to(found)
 os.environ["PATH"] = _FOLDER.name
+
+
+def pytest_collection_finish() -> None:
+    """Python's garbage collector leaves out the modules and tests, which stay until the end, from here."""
+    gc.freeze()
