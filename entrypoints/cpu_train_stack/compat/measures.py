@@ -11,46 +11,56 @@ import string
 from collections import Counter
 from typing import Any, Callable
 
-from cpu_train_stack.train.scores import glue
+from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.train.scores import entities, glue, texts
 
 LABELS, NUMBERS, PAIRS, TEXTS, TAGS = "labels", "numbers", "pairs", "texts", "tags"
 
 
-def _score_of(name: str) -> Callable[..., dict[str, Any]]:
+def _named(name: str, function: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
+    return lambda predictions, references, **options: {name: function(predictions, references, **options)}
+
+
+def _score(name: str) -> Callable[..., dict[str, Any]]:
     """Precision or recall."""
 
-    def compute(
-        predictions: Any,
-        references: Any,
-        labels: Any = None,
-        pos_label: Any = 1,
-        average: str | None = "binary",
-        sample_weight: Any = None,
-        zero_division: Any = "warn",
-    ) -> dict[str, Any]:
+    def compute(predictions: Any, references: Any, **options: Any) -> Any:
         from sklearn import metrics
 
-        score = getattr(metrics, f"{name}_score")(
-            references, predictions, labels=labels, pos_label=pos_label, average=average,
-            sample_weight=sample_weight, zero_division=zero_division,
-        )  # fmt: skip
-        return {name: score if getattr(score, "size", 1) > 1 else float(score)}
+        score = getattr(metrics, f"{name}_score")(references, predictions, **options)
+        return score if getattr(score, "size", 1) > 1 else float(score)
+
+    return _named(name, compute)
+
+
+def _of_sklearn(name: str, function: str, **defaults: Any) -> Callable[..., dict[str, Any]]:
+    """A function of sklearn.metrics with its own options. `defaults`: where evaluate's differ."""
+
+    def compute(predictions: Any, references: Any, **options: Any) -> Any:
+        from sklearn import metrics
+
+        return getattr(metrics, function)(references, predictions, **{**defaults, **options})
+
+    return _named(name, compute)
+
+
+def _correlation(name: str, probability: str) -> Callable[..., dict[str, float]]:
+    """A function of scipy.stats. `probability`: evaluate's name of its p-value."""
+
+    def compute(predictions: Any, references: Any, return_pvalue: bool = False) -> dict[str, float]:
+        from scipy import stats
+
+        value, of_chance = getattr(stats, name)(references, predictions)
+        return {name: float(value), **({probability: float(of_chance)} if return_pvalue else {})}
 
     return compute
 
 
-def _error_of(name: str, function: str) -> Callable[..., dict[str, Any]]:
-    def compute(
-        predictions: Any, references: Any, sample_weight: Any = None, multioutput: Any = "uniform_average"
-    ) -> dict[str, Any]:
-        from sklearn import metrics
+def mse(predictions: Any, references: Any, squared: bool = True, **options: Any) -> dict[str, Any]:
+    from sklearn.metrics import mean_squared_error
 
-        error = getattr(metrics, function)(
-            references, predictions, sample_weight=sample_weight, multioutput=multioutput
-        )
-        return {name: error}
-
-    return compute
+    error = mean_squared_error(references, predictions, **options)
+    return {"mse": error if squared else error**0.5}
 
 
 def matthews_correlation(
@@ -67,39 +77,6 @@ def matthews_correlation(
     columns = range(wanted.shape[1])
     each = [matthews_corrcoef(found[:, one], wanted[:, one], sample_weight=sample_weight) for one in columns]
     return {"matthews_correlation": numpy.mean(each) if average else each}
-
-
-def confusion_matrix(
-    predictions: Any, references: Any, labels: Any = None, sample_weight: Any = None, normalize: Any = None
-) -> dict[str, Any]:
-    from sklearn import metrics
-
-    options = {"labels": labels, "sample_weight": sample_weight, "normalize": normalize}
-    return {"confusion_matrix": metrics.confusion_matrix(references, predictions, **options)}
-
-
-def pearsonr(predictions: Any, references: Any, return_pvalue: bool = False) -> dict[str, float]:
-    from scipy import stats
-
-    value, probability = stats.pearsonr(references, predictions)
-    return {"pearsonr": float(value), **({"p-value": float(probability)} if return_pvalue else {})}
-
-
-def spearmanr(predictions: Any, references: Any, return_pvalue: bool = False) -> dict[str, float]:
-    from scipy import stats
-
-    value, probability = stats.spearmanr(references, predictions)
-    return {"spearmanr": float(value), **({"spearmanr_pvalue": float(probability)} if return_pvalue else {})}
-
-
-def brier_score(
-    predictions: Any, references: Any, sample_weight: Any = None, pos_label: Any = 1
-) -> dict[str, float]:
-    from sklearn.metrics import brier_score_loss
-
-    return {
-        "brier_score": brier_score_loss(references, predictions, sample_weight=sample_weight, pos_label=pos_label)
-    }
 
 
 def smape(
@@ -241,28 +218,77 @@ def poseval(predictions: Any, references: Any, zero_division: Any = "warn") -> A
     return classification_report(*tags, output_dict=True, zero_division=zero_division)
 
 
-def xnli(predictions: Any, references: Any) -> dict[str, float]:
-    return {"accuracy": glue.accuracy(predictions, references)}
+def seqeval(
+    predictions: Any,
+    references: Any,
+    suffix: bool = False,
+    scheme: Any = None,  # of strict mode only
+    mode: Any = None,
+    sample_weight: Any = None,
+    zero_division: Any = "warn",
+) -> dict[str, Any]:
+    """F1 of entities, as in CoNLL. Options that change the scores (strict mode) are refused."""
+    del scheme
+    if suffix or mode is not None or sample_weight is not None or zero_division not in ("warn", 0):
+        raise UsageError(
+            f"seqeval: found suffix={suffix}, mode={mode!r}, sample_weight={sample_weight}, zero_division="
+            f"{zero_division!r}: the image's metric computes only the defaults, and zero_division=0"
+        )
+    pairs = [pair for rows in zip(predictions, references) for pair in zip(*rows)]
+    overall = {
+        **entities.scores(predictions, references),
+        "accuracy": sum(one == other for one, other in pairs) / len(pairs) if pairs else 0.0,
+    }
+    return {
+        **entities.scores_by_type(predictions, references),
+        **{f"overall_{name}": value for name, value in overall.items()},
+    }
+
+
+def rouge(
+    predictions: Any,
+    references: Any,
+    rouge_types: Any = ("rouge1", "rouge2", "rougeL", "rougeLsum"),
+    use_aggregator: bool = True,
+    use_stemmer: bool = False,
+    tokenizer: Any = None,
+) -> dict[str, Any]:
+    """The plain mean over the rows. evaluate takes the median of the means of a thousand random samples."""
+    found = texts.rouge(predictions, references, rouge_types, use_stemmer, tokenizer)
+    return {name: sum(each) / len(each) if use_aggregator else each for name, each in found.items()}
+
+
+def sacrebleu(predictions: Any, references: Any, **options: Any) -> dict[str, Any]:
+    accepted = [[one] if isinstance(one, str) else one for one in references]
+    found = texts.bleu(predictions, accepted, **options)
+    names = ("score", "counts", "totals", "precisions", "bp", "sys_len", "ref_len")
+    return {name: getattr(found, name) for name in names}
 
 
 # The kind of a metric's rows, and its function.
 KINDS: dict[str, tuple[str, Callable[..., Any]]] = {
-    "precision": (LABELS, _score_of("precision")),
-    "recall": (LABELS, _score_of("recall")),
+    "accuracy": (LABELS, _named("accuracy", glue.accuracy)),
+    "f1": (LABELS, _named("f1", glue.f1)),
+    "precision": (LABELS, _score("precision")),
+    "recall": (LABELS, _score("recall")),
     "matthews_correlation": (LABELS, matthews_correlation),
-    "confusion_matrix": (LABELS, confusion_matrix),
-    "xnli": (LABELS, xnli),
-    "mae": (NUMBERS, _error_of("mae", "mean_absolute_error")),
-    "mape": (NUMBERS, _error_of("mape", "mean_absolute_percentage_error")),
+    "confusion_matrix": (LABELS, _of_sklearn("confusion_matrix", "confusion_matrix")),
+    "xnli": (LABELS, _named("accuracy", glue.accuracy)),
+    "mse": (NUMBERS, mse),
+    "mae": (NUMBERS, _of_sklearn("mae", "mean_absolute_error")),
+    "mape": (NUMBERS, _of_sklearn("mape", "mean_absolute_percentage_error")),
     "smape": (NUMBERS, smape),
     "mase": (NUMBERS, mase),
-    "brier_score": (NUMBERS, brier_score),
-    "pearsonr": (NUMBERS, pearsonr),
-    "spearmanr": (NUMBERS, spearmanr),
+    "brier_score": (NUMBERS, _of_sklearn("brier_score", "brier_score_loss", pos_label=1)),
+    "pearsonr": (NUMBERS, _correlation("pearsonr", "p-value")),
+    "spearmanr": (NUMBERS, _correlation("spearmanr", "spearmanr_pvalue")),
     "r_squared": (NUMBERS, r_squared),
     "exact_match": (PAIRS, exact_match),
     "wer": (PAIRS, wer),
     "cer": (PAIRS, cer),
     "bleu": (TEXTS, bleu),
+    "rouge": (TEXTS, rouge),
+    "sacrebleu": (TEXTS, sacrebleu),
     "poseval": (TAGS, poseval),
+    "seqeval": (TAGS, seqeval),
 }

@@ -9,37 +9,13 @@ from datasets import Features, Sequence, Value
 
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.compat import measures
-from cpu_train_stack.train.scores import entities, glue, squad, texts
+from cpu_train_stack.train.scores import glue, squad
 
 
 def _info(description: str, features: Any) -> Any:
     return evaluate.MetricInfo(
         description=description, citation="", features=features, inputs_description="", reference_urls=[]
     )
-
-
-class _Labels(evaluate.Metric):
-    """One label per row, or a list of labels if the configuration is "multilabel"."""
-
-    description = ""
-
-    def _info(self) -> Any:
-        kind = Sequence(Value("int32")) if self.config_name == "multilabel" else Value("int32")
-        return _info(self.description, Features({"predictions": kind, "references": kind}))
-
-
-class Accuracy(_Labels):
-    description = "The share of predictions that equal the reference."
-
-    def _compute(self, predictions: Any, references: Any, **options: Any) -> dict[str, float]:
-        return {"accuracy": glue.accuracy(predictions, references, **options)}
-
-
-class F1(_Labels):
-    description = "The harmonic mean of precision and recall."
-
-    def _compute(self, predictions: Any, references: Any, **options: Any) -> dict[str, Any]:
-        return {"f1": glue.f1(predictions, references, **options)}
 
 
 class Glue(evaluate.Metric):
@@ -76,94 +52,6 @@ class Squad(evaluate.Metric):
         texts = {one["id"]: one["prediction_text"] for one in predictions}
         found = [texts.get(one["id"], "") for one in references]
         return squad.scores(found, [list(one["answers"]["text"]) for one in references], both_empty=0.0)
-
-
-class MeanSquaredError(evaluate.Metric):
-    """A number per row, or a list of numbers if the configuration is "multilist"."""
-
-    def _info(self) -> Any:
-        kind = Sequence(Value("float")) if self.config_name == "multilist" else Value("float")
-        return _info("The mean squared error.", Features({"predictions": kind, "references": kind}))
-
-    def _compute(self, predictions: Any, references: Any, **options: Any) -> dict[str, Any]:
-        from sklearn.metrics import mean_squared_error
-
-        is_squared = options.pop("squared", True)
-        error = mean_squared_error(references, predictions, **options)
-        return {"mse": error if is_squared else error**0.5}
-
-
-class Seqeval(evaluate.Metric):
-    """A list of tags per row. Options that change the scores (strict mode) are refused."""
-
-    def _info(self) -> Any:
-        kind = Sequence(Value("string"))
-        return _info("F1 of entities, as in CoNLL.", Features({"predictions": kind, "references": kind}))
-
-    def _compute(
-        self,
-        predictions: Any,
-        references: Any,
-        suffix: bool = False,
-        scheme: Any = None,  # of strict mode only
-        mode: Any = None,
-        sample_weight: Any = None,
-        zero_division: Any = "warn",
-    ) -> dict[str, Any]:
-        del scheme
-        if suffix or mode is not None or sample_weight is not None or zero_division not in ("warn", 0):
-            raise UsageError(
-                f"seqeval: found suffix={suffix}, mode={mode!r}, sample_weight={sample_weight}, zero_division="
-                f"{zero_division!r}: the image's metric computes only the defaults, and zero_division=0"
-            )
-        pairs = [pair for rows in zip(predictions, references) for pair in zip(*rows)]
-        overall = {
-            **entities.scores(predictions, references),
-            "accuracy": sum(one == other for one, other in pairs) / len(pairs) if pairs else 0.0,
-        }
-        return {
-            **entities.scores_by_type(predictions, references),
-            **{f"overall_{name}": value for name, value in overall.items()},
-        }
-
-
-class _Texts(evaluate.Metric):
-    """A text per row, or a list of accepted texts."""
-
-    description = ""
-
-    def _info(self) -> Any:
-        text = Value("string")
-        several = Features({"predictions": text, "references": Sequence(text)})
-        return _info(self.description, [several, Features({"predictions": text, "references": text})])
-
-
-class Rouge(_Texts):
-    """The plain mean over the rows. evaluate takes the median of the means of a thousand random samples."""
-
-    description = "Shared words and sequences of words, with the package rouge_score."
-
-    def _compute(
-        self,
-        predictions: Any,
-        references: Any,
-        rouge_types: Any = ("rouge1", "rouge2", "rougeL", "rougeLsum"),
-        use_aggregator: bool = True,
-        use_stemmer: bool = False,
-        tokenizer: Any = None,
-    ) -> dict[str, Any]:
-        found = texts.rouge(predictions, references, rouge_types, use_stemmer, tokenizer)
-        return {name: sum(each) / len(each) if use_aggregator else each for name, each in found.items()}
-
-
-class Sacrebleu(_Texts):
-    description = "BLEU as sacrebleu computes it."
-
-    def _compute(self, predictions: Any, references: Any, **options: Any) -> dict[str, Any]:
-        accepted = [[one] if isinstance(one, str) else one for one in references]
-        found = texts.bleu(predictions, accepted, **options)
-        names = ("score", "counts", "totals", "precisions", "bp", "sys_len", "ref_len")
-        return {name: getattr(found, name) for name in names}
 
 
 class RocAuc(evaluate.Metric):
@@ -215,19 +103,14 @@ def _metric(name: str) -> Any:
         def _compute(self, **options: Any) -> Any:
             return compute(**options)
 
+    Measure.__name__ = name  # evaluate names the files of several processes after it
     return Measure
 
 
 METRICS = {
     **{name: _metric(name) for name in measures.KINDS},
-    "roc_auc": RocAuc,
-    "squad_v2": SquadV2,
-    "accuracy": Accuracy,
-    "f1": F1,
     "glue": Glue,
-    "mse": MeanSquaredError,
-    "rouge": Rouge,
-    "sacrebleu": Sacrebleu,
-    "seqeval": Seqeval,
+    "roc_auc": RocAuc,
     "squad": Squad,
+    "squad_v2": SquadV2,
 }

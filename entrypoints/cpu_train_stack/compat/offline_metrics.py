@@ -20,7 +20,7 @@ from cpu_train_stack.train.scores.texts import PACKAGES, can
 
 # The hub's own names of evaluate's metrics begin with it.
 _HUB = "evaluate-metric/"
-NAMES = ("accuracy", "f1", "glue", "mse", "roc_auc", "seqeval", "squad", "squad_v2", *measures.KINDS, *PACKAGES)
+NAMES = sorted(("glue", "roc_auc", "squad", "squad_v2", *measures.KINDS))
 
 
 def hook(situation: Situation, module: Any) -> None:
@@ -66,6 +66,6 @@ def _load(load: Callable[[], Any], path: str) -> Any:
             raise
         raise UsageError(
             f"evaluate.load({path!r}): the image does not have this metric, and it cannot be downloaded "
-            f"({one_line(error)[:120]}): use one of {', '.join(sorted(NAMES))}, or put the metric's folder, "
+            f"({one_line(error)[:120]}): use one of {', '.join(NAMES)}, or put the metric's folder, "
             f"huggingface/evaluate's metrics/{path}, into the working folder"
         ) from error

@@ -152,5 +152,7 @@ pairs.update(
         ),
     }
 )  # fmt: skip
+# Several processes compute a metric together in files that have its name.
+assert [evaluate.load(name).name for name in ("precision", "recall")] == ["precision", "recall"]
 print(json.dumps({name: [dict(ours), dict(theirs)] for name, (ours, theirs) in pairs.items()}), flush=True)
 evaluate.load("glue", "sst3")
