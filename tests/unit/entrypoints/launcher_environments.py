@@ -154,17 +154,6 @@ def _allotted(nodes: int) -> dict[str, str]:
     }
 
 
-def sbatch(tasks: int, nodes: int) -> dict[str, str]:
-    """The batch script's own environment: an allocation, and no step that srun started."""
-    return {
-        **recording("sbatch-22.05"),
-        **_allotted(nodes),
-        "SLURM_NTASKS": str(tasks),
-        "SLURM_NPROCS": str(tasks),
-        "SLURM_TASKS_PER_NODE": f"{tasks // nodes}(x{nodes})",
-    }
-
-
 def srun(rank: int, tasks_per_node: str, counts: list[int], nodelist: str) -> dict[str, str]:
     """A step's rank in block distribution; `counts` is what `tasks_per_node` means."""
     node = next(index for index in range(len(counts)) if rank < sum(counts[: index + 1]))

@@ -153,7 +153,9 @@ def test_an_sbatch_script_is_one_rank_with_a_warning() -> None:
     environ = recording("sbatch-22.05")
     found = detect(environ)
     assert (found.launcher, found.world_size) == ("single", 1)
-    assert any("allotted 4 tasks" in warning for warning in environment.warnings(found, environ))
+    assert any(
+        "allotted 4 tasks" in warning and "srun" in warning for warning in environment.warnings(found, environ)
+    )
 
 
 def test_mpich_inside_sbatch_is_the_innermost_and_its_proxies_steps_are_not_the_ranks() -> None:

@@ -14,31 +14,16 @@ from tests.unit.entrypoints.placement.placements import ADDRESS, place, refused
 # Incomplete variables
 
 
+# test_recorded_environments.py has the launchers that are recorded.
 COMPLETE = {
-    "torchrun": (
-        recorded.torchrun(1, 4, 2),
-        "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE",
-    ),
-    "torchrun's address": (recorded.torchrun(1, 4, 2), "MASTER_ADDR MASTER_PORT"),
-    "Open MPI": (
-        recorded.open_mpi_5(1, 4, 4),
-        "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE",
-    ),
     "MVAPICH2": (
         recorded.mvapich2(1, 4, 4),
         "MV2_COMM_WORLD_RANK MV2_COMM_WORLD_SIZE MV2_COMM_WORLD_LOCAL_RANK MV2_COMM_WORLD_LOCAL_SIZE",
     ),
-    "hydra": (recorded.intel_mpi(1, 4, 4), "PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS"),
     "PALS": (recorded.pals(1, 4, 4), "PALS_RANKID PMI_SIZE PALS_LOCAL_RANKID PALS_LOCAL_SIZE PMI_RANK"),
-    "Flux": (recorded.flux(1, 4, 4), "FLUX_TASK_RANK FLUX_JOB_SIZE FLUX_TASK_LOCAL_ID FLUX_JOB_NNODES"),
     "jsrun": (
         recorded.jsrun(1, 4, 4),
         "JSM_NAMESPACE_RANK JSM_NAMESPACE_SIZE JSM_NAMESPACE_LOCAL_RANK JSM_NAMESPACE_LOCAL_SIZE",
-    ),
-    "Slurm": (
-        recorded.srun(1, "4", [4], "node01"),
-        "SLURM_PROCID SLURM_LOCALID SLURM_NODEID "
-        "SLURM_STEP_NUM_TASKS SLURM_STEP_TASKS_PER_NODE SLURM_STEP_NODELIST",
     ),
     "environment": (recorded.plain(1, 4, 1, 4), "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE"),
 }
@@ -47,6 +32,11 @@ GAPS = [
     for launcher, (environ, names) in COMPLETE.items()
     for name in names.split()
 ]
+
+
+@pytest.mark.parametrize(("name", "environ"), [(name, environ) for name, (environ, _) in COMPLETE.items()])
+def test_a_complete_set_names_its_launcher(name: str, environ: dict[str, str]) -> None:
+    assert detect(environ).launcher == name
 
 
 @pytest.mark.parametrize(("environ", "gap"), GAPS)
