@@ -180,7 +180,7 @@ def _load(name: str, dtype: Any) -> tuple[Any, Any]:
     from cpu_train_stack.train.flags.arguments import TaskArguments
     from cpu_train_stack.train.model import adapters, pretrained
 
-    tokenizer = pretrained.load_tokenizer("text-generation", TaskArguments(model_name_or_path=name))
+    tokenizer = pretrained.load_tokenizer(TaskArguments(model_name_or_path=name), pads=False)
     base = adapters.base_of(name)
     installed = packages.release(packages.versions(["transformers"]).get("transformers"))
     name_of_dtype = "dtype" if installed >= packages.release("4.56") else "torch_dtype"

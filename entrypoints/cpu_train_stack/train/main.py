@@ -60,7 +60,7 @@ def prepare(argv: list[str]) -> Prepared:
         if PRINT_CONFIG in argv:
             parsed = parse([word for word in argv if word != PRINT_CONFIG], TASKS, check=False)
             if os.environ.get("RANK", "0") == "0":
-                show(help_text.config(parsed))
+                show(help_text.config(parsed, TASKS))
                 console.notes(parsed.cleaned.notes)
             raise SystemExit(0)
         parsed = parse(argv, TASKS)

@@ -114,7 +114,7 @@ def set_up(parsed: Parsed, environment: DistributedEnvironment, announce: Announ
         catalogue.install(situation, off - ALWAYS_IN_TRAIN, SPEED_UPS)
     set_seed(arguments.seed)  # before the model is loaded: a new head has random weights
     with agreement():  # before the model: to load a sharded model is a collective
-        tokenizer = pretrained.load_tokenizer(rows.task.name, task)
+        tokenizer = pretrained.load_tokenizer(task, pads=not rows.task.is_decoder)
     with agreement():
         shards = world_size if parsed.fsdp else 1
         loaded = pretrained.load(task, tokenizer, rows, arguments.bf16, shards, start.checkpoint)

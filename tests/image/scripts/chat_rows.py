@@ -15,9 +15,9 @@ from cpu_train_stack.train.data.splits import Splits
 from cpu_train_stack.train.data.tables import DataTable
 from cpu_train_stack.train.data.token_files import TokenFolder
 from cpu_train_stack.train.data.types import TrainerInputs
-from cpu_train_stack.train.flags.arguments import TaskArguments
 from cpu_train_stack.train.model.pretrained import Loaded
 from cpu_train_stack.train.tasks import registry
+from cpu_train_stack.train.tasks.generation import GenerationArguments
 
 WORDS = {"<end>": 0, "<unk>": 1, "where": 2, "in": 3, "rome": 4}
 STRICT = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ messages }}"
@@ -47,7 +47,7 @@ def tokenizer(ends_texts: bool, template: str) -> Any:
 
 
 def inputs(ends_texts: bool, template: str, **columns: list[Any]) -> TrainerInputs:
-    arguments = TaskArguments(model_name_or_path="x", task="text-generation")
+    arguments = GenerationArguments(model_name_or_path="x", task="text-generation")
     model = SimpleNamespace(generation_config=None)
     rows = registry.read_rows(arguments, Splits(DataTable("x.jsonl", columns), None))
     loaded: Any = Loaded(model, tokenizer(ends_texts, template), None, ())

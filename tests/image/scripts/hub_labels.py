@@ -12,9 +12,10 @@ from transformers import BertConfig
 
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.train.data import splits
-from cpu_train_stack.train.flags.arguments import TaskArguments
+from cpu_train_stack.train.flags.arguments import all_arguments
 from cpu_train_stack.train.tasks import registry
 
+Arguments = all_arguments(registry.TASKS)
 TEXT, WORDS = Value("string"), List(Value("string"))
 CLASS = ClassLabel(names=["no", "yes"])
 
@@ -22,7 +23,7 @@ CLASS = ClassLabel(names=["no", "yes"])
 def read(rows: dict[str, list[Any]], **features: Any) -> str:
     with tempfile.TemporaryDirectory() as folder:
         Dataset.from_dict(rows, Features(features)).to_parquet(str(Path(folder) / "train.parquet"))
-        arguments = TaskArguments(dataset_name=folder)
+        arguments = Arguments(dataset_name=folder)
         tables = splits.load(arguments, do_train=True, do_eval=False)
         try:
             found = registry.read_rows(arguments, tables).train
@@ -48,7 +49,7 @@ def evaluated_alone() -> str:
     with tempfile.TemporaryDirectory() as folder:
         Dataset.from_dict(rows, features).to_parquet(str(Path(folder) / "validation.parquet"))
         BertConfig().save_pretrained(folder)
-        arguments = TaskArguments(dataset_name=folder, model_name_or_path=folder, task="text-classification")
+        arguments = Arguments(dataset_name=folder, model_name_or_path=folder, task="text-classification")
         tables = splits.load(arguments, do_train=False, do_eval=True)
         return str(registry.read_rows(arguments, tables).labels)
 

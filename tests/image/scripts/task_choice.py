@@ -1,11 +1,13 @@
-"""Checks in the image: which task the columns choose, and that each flag of a task exists."""
+"""Checks in the image: which task the columns choose, and that each flag of a task exists and is explained."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.train.data.tables import DataTable
+from cpu_train_stack.train.flags import help as help_text
 from cpu_train_stack.train.flags.arguments import make_parser
 from cpu_train_stack.train.tasks.registry import TASKS, infer_task
 
@@ -39,8 +41,12 @@ def main() -> None:
     assert "x.jsonl has the columns 'text', 'topic'" in refused, refused
     assert all(name in refused for name in TASKS), refused
     known = {action.dest for action in make_parser(TASKS)._actions}
-    flags = {name for task in TASKS.values() for name in task.flags.split()}
+    flags = {name for task in TASKS.values() for name in (*task.flags.split(), *task.own_flags)}
     assert flags <= known, flags - known
+    shown = " ".join(help_text.render(False, TASKS).split())
+    for task in TASKS.values():
+        for flag in fields(task.arguments):
+            assert flag.name not in task.own_flags or f"--{flag.name} {flag.metadata['help']}" in shown, flag.name
 
 
 main()

@@ -13,9 +13,9 @@ from cpu_train_stack.train.data.classification_rows import Question, Questions
 from cpu_train_stack.train.data.language_rows import TaggedWords
 from cpu_train_stack.train.data.token_files import TokenFolder
 from cpu_train_stack.train.data.types import Rows, TrainerInputs
-from cpu_train_stack.train.flags.arguments import TaskArguments
 from cpu_train_stack.train.model.pretrained import Loaded
 from cpu_train_stack.train.tasks import registry
+from cpu_train_stack.train.tasks.answering import AnsweringArguments
 
 WORDS = ("Ġtom", "Ġparis", "Ġlives", "Ġin", "Ġwhere", "tom", "paris", "lives", "in", "where")
 # Each word grows from its first letter.
@@ -42,7 +42,7 @@ def inputs(tokenizer: Any, task: str, data: Any, labels: list[str] | None = None
     no_model: Any = None
     with tempfile.TemporaryDirectory() as folder:
         return registry.make_inputs(
-            TaskArguments(model_name_or_path="x", doc_stride=2, max_seq_length=32),
+            AnsweringArguments(model_name_or_path="x", doc_stride=2, max_seq_length=32),
             Rows(registry.TASKS[task], data, None, labels, ()),
             Loaded(no_model, tokenizer, None, ()),
             TokenFolder(Path(folder)),

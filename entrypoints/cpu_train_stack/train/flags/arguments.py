@@ -10,7 +10,7 @@ import argparse
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields, make_dataclass
 from typing import Any, Callable, NoReturn, Optional
 
 from cpu_train_stack import contract
@@ -19,6 +19,7 @@ from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.cli.options import Parser
 from cpu_train_stack.compat.rewriting import name_of
 from cpu_train_stack.train.flags import old_flags, unsupported
+from cpu_train_stack.train.flags.flag import CHECKS, COUNT, FlagRange, checks, flag
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,10 @@ class Task:
     """A task of `train`. Its module in train/tasks defines it, and also has `read_rows` and `make_inputs`.
 
     `auto_class`: transformers' class of the model. `peft_type`: peft's name of the task. `length`: the default of
-    --max_seq_length. `flags`: the names of those that it uses, unlike some other task. `columns`: of the data, in
-    words. `fits`: whether a table has them, (table, name of the column with labels) -> bool; None if only --task
-    chooses the task. `order`: of several tasks that fit, the first is chosen. `takes_text`: whether one column of
-    texts is enough with --task.
+    --max_seq_length. `arguments`: has its own flags as fields. `flags`: the names of other flags that it uses,
+    unlike some other task. `columns`: of the data, in words. `fits`: whether a table has them, (table, name of the
+    column with labels) -> bool; None if only --task chooses the task. `order`: of several tasks that fit, the
+    first is chosen. `takes_text`: whether one column of texts is enough with --task.
     """
 
     name: str
@@ -38,9 +39,20 @@ class Task:
     peft_type: str | None
     length: int
     flags: str
+    arguments: type[TaskArguments]
     columns: str = ""
     fits: Callable[[Any, str], bool] | None = None
     takes_text: bool = False
+
+    @property
+    def is_decoder(self) -> bool:
+        """Whether the model writes texts, and is no encoder-decoder model."""
+        return self.auto_class == "AutoModelForCausalLM"
+
+    @property
+    def own_flags(self) -> list[str]:
+        """The names of the flags that no other task has."""
+        return [item.name for item in fields(self.arguments) if not hasattr(TaskArguments, item.name)]
 
 
 # By name.
@@ -58,78 +70,63 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-def _flag(help_text: str, default: Any = None, **metadata: Any) -> Any:
-    return field(default=default, metadata={"help": help_text, **metadata})
-
-
 @dataclass
 class TaskArguments:
-    """The task, the model and the data. Names as in Hugging Face's run_glue and run_qa."""
+    """The task, the model and the data. Names as in Hugging Face's run_glue and run_qa.
 
-    task: Optional[str] = _flag("Task to train. Default: inferred from the columns of the data.")
-    model_name_or_path: Optional[str] = _flag("Folder of a pretrained model, or its name on the hub.")
-    tokenizer_name: Optional[str] = _flag("Folder or hub name of the tokenizer. Default: the model's tokenizer.")
-    model_revision: str = _flag("Branch, tag or commit of the model on the hub.", "main")
-    dataset_name: Optional[str] = _flag(
+    Flags of one task are fields of a subclass in the task's module.
+    """
+
+    task: Optional[str] = flag("Task to train. Default: inferred from the columns of the data.")
+    model_name_or_path: Optional[str] = flag("Folder of a pretrained model, or its name on the hub.")
+    tokenizer_name: Optional[str] = flag("Folder or hub name of the tokenizer. Default: the model's tokenizer.")
+    model_revision: str = flag("Branch, tag or commit of the model on the hub.", "main")
+    dataset_name: Optional[str] = flag(
         "Name of a data set on the hub. Evaluated: its split validation, else validation_matched, else test."
     )
-    dataset_config_name: Optional[str] = _flag("Configuration of the data set.")
-    train_file: Optional[str] = _flag(
+    dataset_config_name: Optional[str] = flag("Configuration of the data set.", needs="dataset_name")
+    train_file: Optional[str] = flag(
         "Training data (csv, tsv, json, jsonl, txt, .gz of these, parquet): a file, folder or pattern "
         "('/data/*.jsonl'), also at a URL (https://, hf://)."
     )
-    validation_file: Optional[str] = _flag("Evaluation data, named in the same way.")
-    text_column_names: Optional[str] = _flag(
+    validation_file: Optional[str] = flag("Evaluation data, named in the same way.")
+    text_column_names: Optional[str] = flag(
         "Column with the text, or two columns for pairs ('sentence1,sentence2') or for source and target."
     )
-    label_column_name: str = _flag("Column with the label.", "label")
-    do_regression: bool = _flag(
-        "text-classification: predict a number. Needed only if all labels are integers.", False
-    )
-    max_seq_length: Optional[int] = _flag("Longest input in tokens.")  # see make_parser
-    source_prefix: str = _flag("text2text-generation: text before each source, such as 'summarize: ' for T5.", "")
-    max_target_length: int = _flag("text2text-generation: longest target in tokens.", 128)
-    predict_with_generate: bool = _flag("text2text-generation: evaluate what the model writes.", False)
-    generation_max_length: Optional[int] = _flag("Longest generated text in tokens. Default: max_target_length.")
-    num_beams: Optional[int] = _flag("Number of beams in the search for a text. Default: the model's own number.")
-    doc_stride: int = _flag("Number of tokens by which two windows over a long context overlap.", 128)
-    max_answer_length: int = _flag("Longest answer in tokens.", 30)
-    n_best_size: int = _flag("Number of start and of end positions that are combined into candidate answers.", 20)
-    version_2_with_negative: bool = _flag("Allow questions without an answer in their context.", False)
-    null_score_diff_threshold: float = _flag("Lead in score at which 'no answer' is chosen.", 0.0)
-    packing: bool = _flag("text-generation: put several rows into one sequence. No row sees another row.", False)
-    completion_only_loss: Optional[bool] = _flag(
-        "text-generation: learn only the assistant's turns or the completions (default). false: learn all tokens."
-    )
-    chat_template_path: Optional[str] = _flag("Jinja file with a chat template that replaces the tokenizer's.")
-    mlm_probability: float = _flag("fill-mask: share of the tokens that the model has to predict.", 0.15)
-    use_peft: bool = _flag("Train a LoRA adapter and freeze the model.", False)
-    lora_r: int = _flag("Rank of the adapter's matrices.", 16)
-    lora_alpha: int = _flag("Scale the adapter by lora_alpha / lora_r.", 32)
-    lora_dropout: float = _flag("Dropout before the adapter's matrices.", 0.0)
-    lora_target_modules: Optional[str] = _flag(
+    label_column_name: str = flag("Column with the label.", "label")
+    max_seq_length: Optional[int] = flag("Longest input in tokens.", takes=COUNT)  # see make_parser
+    use_peft: bool = flag("Train a LoRA adapter and freeze the model.", False)
+    lora_r: int = flag("Rank of the adapter's matrices.", 16, takes=FlagRange(1, 65536))
+    lora_alpha: int = flag("Scale the adapter by lora_alpha / lora_r.", 32, takes=COUNT)
+    lora_dropout: float = flag("Dropout before the adapter's matrices.", 0.0, takes=FlagRange(0, 1, "[)"))
+    lora_target_modules: Optional[str] = flag(
         "Layers that get an adapter: 'q_proj,v_proj'. Default: all linear layers except the head."
     )
-    load_in_4bit: bool = _flag(
+    load_in_4bit: bool = flag(
         "Keep the frozen weights of linear layers in 4 bits (QLoRA). Needs the package bitsandbytes.", False
     )
-    merge_adapter: bool = _flag(
-        "Also write OUTPUT_DIR/merged: the model with the adapter merged into its weights.", False
+    merge_adapter: bool = flag(
+        "Also write OUTPUT_DIR/merged: the model with the adapter merged into its weights.", False, whole=True
     )
-    pad_to_max_length: bool = _flag(
+    pad_to_max_length: bool = flag(
         "Pad every input to max_seq_length instead of to the longest input of its batch.", False
     )
-    max_train_samples: Optional[int] = _flag("Number of rows to train on. Default: all rows.")
-    max_eval_samples: Optional[int] = _flag("Number of rows to evaluate. Default: all rows.")
-    overwrite_output_dir: bool = _flag("Replace the checkpoints and the result of an earlier run.", False)
-    ddp_comm_hook: Optional[str] = _flag(
+    max_train_samples: Optional[int] = flag(
+        "Number of rows to train on. Default: all rows.", takes=COUNT, needs="do_train"
+    )
+    max_eval_samples: Optional[int] = flag(
+        "Number of rows to evaluate. Default: all rows.", takes=COUNT, needs="do_eval"
+    )
+    overwrite_output_dir: bool = flag("Replace the checkpoints and the result of an earlier run.", False)
+    ddp_comm_hook: Optional[str] = flag(
         "Send gradients as bf16 (half of the bytes), or as torch does. Default: as torch does, except that only "
         "the rows in use of a word embedding are sent.",
         choices=["bf16", "torch"],
+        whole=True,
     )
-    backend: Optional[str] = _flag("Backend of the process group: ccl or gloo. Default: ccl if the image has it.")
-    quiet: bool = _flag("Do not print ranks, cores and transport at the start.", False)
-    check_replicas: bool = _flag("Compare the weights of all ranks after training.", True)
+    backend: Optional[str] = flag("Backend of the process group: ccl or gloo. Default: ccl if the image has it.")
+    quiet: bool = flag("Do not print ranks, cores and transport at the start.", False)
+    check_replicas: bool = flag("Compare the weights of all ranks after training.", True)
 
 
 @dataclass(frozen=True)
@@ -158,6 +155,9 @@ class Parsed:
 class _Parser(Parser):
     """A parser with errors of one line. Hugging Face's parser prints the usage of 150 flags above an error."""
 
+    def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
+        return super().add_argument(*names, **{name: settings[name] for name in settings.keys() - CHECKS})
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{' '.join(message.split())}: run train --help for the list of flags")
 
@@ -168,13 +168,19 @@ class _Parser(Parser):
         return super()._get_value(action, arg_string)
 
 
+def all_arguments(tasks: Tasks) -> type[TaskArguments]:
+    """TaskArguments with the flags of every task."""
+    own = [task.arguments for task in tasks.values() if task.own_flags]
+    return make_dataclass("AllArguments", (), bases=(*own, TaskArguments))
+
+
 def make_parser(tasks: Tasks) -> argparse.ArgumentParser:
     """The complete parser. Imports transformers."""
     from transformers import HfArgumentParser, TrainingArguments
 
     parser_class: Any = type("Parser", (_Parser, HfArgumentParser), {})
     parser: argparse.ArgumentParser = parser_class(
-        [TaskArguments, TrainingArguments],
+        [all_arguments(tasks), TrainingArguments],
         allow_abbrev=False,
         add_help=False,
         prog="train",
@@ -211,8 +217,9 @@ def parse(argv: list[str], tasks: Tasks, check: bool = True) -> Parsed:
     values = vars(namespace)
     named = [name for name in map(name_of, cleaned.argv) if name]
     given = frozenset(name if name in values else name[len("no_") :] for name in named)  # --no_bf16 gives bf16
-    names = {item.name for item in fields(TaskArguments)}
-    task = TaskArguments(**{name: values[name] for name in names})
+    of_tasks = all_arguments(tasks)
+    names = {item.name for item in fields(of_tasks)}
+    task = of_tasks(**{name: values[name] for name in names})
     training = {name: value for name, value in values.items() if name not in names}
     if check:
         _check(task, training, given)
@@ -249,8 +256,7 @@ def _check(task: TaskArguments, training: dict[str, Any], given: frozenset[str])
             training[name] = name not in given and (file is not None or task.dataset_name is not None)
     if "eval_strategy" in given and training["eval_strategy"] != "no":
         training["do_eval"] = True  # in addition to training
-    wholes = ("merge_adapter", "ddp_comm_hook", "predict_with_generate")
-    whole = next((name for name in wholes if getattr(task, name)), None)
+    whole = next((name for name in checks(task, "whole") if getattr(task, name)), None)
     if unsupported.wants_sharding(training.get("fsdp")) and whole is not None:
         raise UsageError(
             f"--fsdp and --{whole} exclude each other: no rank has the complete model. Remove one of them"
@@ -272,7 +278,7 @@ def _check(task: TaskArguments, training: dict[str, Any], given: frozenset[str])
     if not training["do_train"] and not training["do_eval"]:
         raise UsageError("nothing to do: pass --train_file and --validation_file, or --dataset_name")
     unsupported.check(training)
-    unsupported.check_ranges({**asdict(task), **training})
+    unsupported.check_ranges({**asdict(task), **training}, checks(task, "takes"))
 
 
 def unknown(argument: str, known: Iterable[str]) -> UsageError:

@@ -12,13 +12,9 @@ from cpu_train_stack.train.flags.arguments import Parsed, Tasks, make_parser
 _GROUPS = {
     "model and data": (
         "model_name_or_path tokenizer_name model_revision task train_file validation_file dataset_name "
-        "dataset_config_name text_column_names label_column_name do_regression max_train_samples max_eval_samples"
+        "dataset_config_name text_column_names label_column_name max_train_samples max_eval_samples"
     ),
-    "inputs": (
-        "max_seq_length packing train_sampling_strategy pad_to_max_length completion_only_loss chat_template_path "
-        "source_prefix max_target_length mlm_probability doc_stride max_answer_length n_best_size "
-        "version_2_with_negative null_score_diff_threshold"
-    ),
+    "inputs": "max_seq_length train_sampling_strategy pad_to_max_length",
     "training": (
         "do_train do_eval bf16 num_train_epochs max_steps per_device_train_batch_size gradient_accumulation_steps "
         "per_device_eval_batch_size learning_rate warmup_steps weight_decay lr_scheduler_type optim seed"
@@ -28,10 +24,7 @@ _GROUPS = {
         "output_dir overwrite_output_dir resume_from_checkpoint save_strategy save_steps save_total_limit "
         "load_best_model_at_end metric_for_best_model"
     ),
-    "evaluation and progress": (
-        "eval_strategy eval_steps eval_on_start predict_with_generate generation_max_length num_beams "
-        "logging_steps report_to"
-    ),
+    "evaluation and progress": "eval_strategy eval_steps eval_on_start logging_steps report_to",
     "memory and speed": "gradient_checkpointing fsdp ddp_comm_hook torch_compile",
     "ranks": "backend ddp_timeout check_replicas dataloader_num_workers quiet",
 }
@@ -67,14 +60,14 @@ def render(everything: bool, tasks: Tasks) -> str:
         return parser.format_help().rstrip()
     actions = {action.dest: action for action in reversed(parser._actions)}
     lines = [_HEADER.format(tasks=", ".join(tasks))]
-    for title, names in _GROUPS.items():
+    for title, names in _groups(tasks).items():
         lines.append(f"{title}:")
-        lines += [_line(actions[name]) for name in names.split() if name in actions]
+        lines += [_line(actions[name]) for name in names if name in actions]
         lines.append("")
     return "\n".join([*lines, _FOOTER])
 
 
-def config(parsed: Parsed) -> str:
+def config(parsed: Parsed, tasks: Tasks) -> str:
     """A config file with the given values, and with the defaults of the other documented keys as comments.
 
     Access tokens are left out.
@@ -82,9 +75,9 @@ def config(parsed: Parsed) -> str:
     values = {**vars(parsed.task), **parsed.training}
     lines = []
     documented: set[str] = set()
-    for title, names in _GROUPS.items():
+    for title, names in _groups(tasks).items():
         lines.append(f"# {title}")
-        for name in [name for name in names.split() if name in values]:
+        for name in [name for name in names if name in values]:
             documented.add(name)
             lines.append(("" if name in parsed.given else "# ") + config_files.dump(name, values[name]))
         lines.append("")
@@ -92,6 +85,12 @@ def config(parsed: Parsed) -> str:
     if others:
         lines += ["# others", *(_entry(name, values[name]) for name in others)]
     return "\n".join(lines).rstrip("\n")
+
+
+def _groups(tasks: Tasks) -> dict[str, list[str]]:
+    """The documented flags by title: those of all tasks, then those of each task."""
+    general = {title: names.split() for title, names in _GROUPS.items()}
+    return {**general, **{task.name: task.own_flags for task in tasks.values() if task.own_flags}}
 
 
 def _entry(name: str, value: Any) -> str:

@@ -9,14 +9,14 @@ import importlib.util
 import inspect
 import os
 import shutil
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Callable
 
 from cpu_train_stack import contract
 from cpu_train_stack.cli.errors import UsageError, one_line
 from cpu_train_stack.cli.numbers import whole_number
+from cpu_train_stack.train.flags.flag import COUNT, MOST, FlagRange
 
 _NO_CPU = "remove it, it has no meaning on CPU ranks"
 # Flags that are refused whatever their value.
@@ -37,64 +37,35 @@ _REASONS: dict[str, tuple[Any, str]] = {
     "restore_callback_states_from_checkpoint": (True, "is not needed, the trainer restores its own callbacks"),
     "debug": (None, "is not supported: it is for TPUs, or fails on the attention masks of current models"),
 }
-
-
-@dataclass(frozen=True)
-class _Range:
-    """The numbers from `low` to `high` that a flag takes. `ends`: round brackets exclude an end.
-
-    `hint`: what else to do. A number without a natural limit has a far one: infinity and slips of the keyboard are
-    beyond it.
-    """
-
-    low: float
-    high: float
-    ends: str = "[]"
-    hint: str = ""
-
-    def __contains__(self, number: float) -> bool:  # NaN is in no range
-        excluded = {
-            end for end, bracket in ((self.low, self.ends[0]), (self.high, self.ends[1])) if bracket in "()"
-        }
-        return self.low <= number <= self.high and number not in excluded
-
-    def __str__(self) -> str:
-        low = f"{'above' if self.ends[0] == '(' else 'from'} {self.low}"
-        return f"a number {low} {'and below' if self.ends[1] == ')' else 'to'} {self.high}{self.hint}"
-
-
-_MOST = 2**31 - 1  # also the largest C int, which libraries use
-_COUNT = _Range(1, _MOST)
-_WORKERS = _Range(0, 1024)
+_WORKERS = FlagRange(0, 1024)
 _NO_LIMIT = -1  # the default of --max_steps
-_SIZE = _Range(0, 1_000_000)
-# Flags and the numbers that they take.
-_RANGES: tuple[tuple[tuple[str, ...], _Range], ...] = (
-    (("max_seq_length", "max_target_length", "generation_max_length", "max_answer_length", "n_best_size"), _COUNT),
-    (("max_train_samples", "max_eval_samples", "gradient_accumulation_steps", "eval_accumulation_steps"), _COUNT),
-    (("per_device_train_batch_size", "per_device_eval_batch_size", "dataloader_prefetch_factor"), _COUNT),
-    (("per_gpu_train_batch_size", "per_gpu_eval_batch_size", "lora_alpha", "torch_empty_cache_steps"), _COUNT),
-    (("doc_stride",), _Range(0, _MOST)),
-    (("warmup_steps", "eval_delay"), _Range(0, _MOST)),
-    (("num_beams", "lora_r"), _Range(1, 65536)),
-    (("ddp_bucket_cap_mb",), _Range(1, 1 << 20)),
-    (("num_train_epochs",), _Range(0, 1_000_000, "(]")),
-    (("ddp_timeout",), _Range(0, 10_000_000, "(]")),
-    (("logging_steps",), _Range(0, _MOST, "(]", ", or --logging_strategy no")),
-    (("eval_steps",), _Range(0, _MOST, "(]", ", or --eval_strategy no")),
-    (("save_steps",), _Range(0, _MOST, "(]", ", or --save_strategy no")),
-    (("save_total_limit",), _Range(1, _MOST)),
-    (("max_steps",), _Range(1, _MOST, hint=": remove it to train for --num_train_epochs")),
-    (("dataloader_num_workers",), _WORKERS),
-    (("learning_rate", "weight_decay", "adam_epsilon", "neftune_noise_alpha"), _SIZE),
-    (("max_grad_norm",), _Range(0, 1_000_000, hint="; 0 does not clip the gradients")),
-    (("null_score_diff_threshold",), _Range(-1_000_000, 1_000_000)),
-    (("adam_beta1", "adam_beta2", "lora_dropout"), _Range(0, 1, "[)")),
-    (("label_smoothing_factor", "warmup_ratio"), _Range(0, 1)),
-    (("mlm_probability",), _Range(0, 1, "()")),
-    (("seed",), _Range(0, 2**32 - 1)),  # NumPy's
-    (("data_seed",), _Range(-(2**63), 2**63 - 1)),
-)
+_SIZE = FlagRange(0, 1_000_000)
+# Fields of TrainingArguments and the numbers that they take.
+_RANGES = {
+    name: expected
+    for names, expected in (
+        (("gradient_accumulation_steps", "eval_accumulation_steps"), COUNT),
+        (("per_device_train_batch_size", "per_device_eval_batch_size", "dataloader_prefetch_factor"), COUNT),
+        (("per_gpu_train_batch_size", "per_gpu_eval_batch_size", "torch_empty_cache_steps"), COUNT),
+        (("warmup_steps", "eval_delay"), FlagRange(0, MOST)),
+        (("ddp_bucket_cap_mb",), FlagRange(1, 1 << 20)),
+        (("num_train_epochs",), FlagRange(0, 1_000_000, "(]")),
+        (("ddp_timeout",), FlagRange(0, 10_000_000, "(]")),
+        (("logging_steps",), FlagRange(0, MOST, "(]", ", or --logging_strategy no")),
+        (("eval_steps",), FlagRange(0, MOST, "(]", ", or --eval_strategy no")),
+        (("save_steps",), FlagRange(0, MOST, "(]", ", or --save_strategy no")),
+        (("save_total_limit",), FlagRange(1, MOST)),
+        (("max_steps",), FlagRange(1, MOST, hint=": remove it to train for --num_train_epochs")),
+        (("dataloader_num_workers",), _WORKERS),
+        (("learning_rate", "weight_decay", "adam_epsilon", "neftune_noise_alpha"), _SIZE),
+        (("max_grad_norm",), FlagRange(0, 1_000_000, hint="; 0 does not clip the gradients")),
+        (("adam_beta1", "adam_beta2"), FlagRange(0, 1, "[)")),
+        (("label_smoothing_factor", "warmup_ratio"), FlagRange(0, 1)),
+        (("seed",), FlagRange(0, 2**32 - 1)),  # NumPy's
+        (("data_seed",), FlagRange(-(2**63), 2**63 - 1)),
+    )
+    for name in names
+}
 _LAYERS = "every_n_layers"
 _OFF = frozenset({"", "false", "no", "0", "none"})
 _ON = frozenset({"true", "yes", "1", "full_shard", "full_shard auto_wrap"})
@@ -118,15 +89,17 @@ def check(values: dict[str, Any]) -> None:
         raise UsageError("; ".join(found))
 
 
-def check_ranges(values: dict[str, Any]) -> None:
-    """Raise UsageError for a number outside of its range. `values`: of all flags; an older release has fewer."""
+def check_ranges(values: dict[str, Any], ranges: Mapping[str, FlagRange]) -> None:
+    """Raise UsageError for a number outside of its range. `values`: of all flags; an older release has fewer.
+
+    `ranges`: of the flags that are not fields of TrainingArguments.
+    """
     given = {name: value for name, value in values.items() if value is not None}
     if given.get("max_steps") == _NO_LIMIT:
         del given["max_steps"]
-    for names, expected in _RANGES:
-        for name in names:
-            if name in given and given[name] not in expected:
-                raise UsageError(f"--{name} is {given[name]}, expected {expected}")
+    for name, expected in {**ranges, **_RANGES}.items():
+        if name in given and given[name] not in expected:
+            raise UsageError(f"--{name} is {given[name]}, expected {expected}")
 
 
 def workers(text: str) -> int:

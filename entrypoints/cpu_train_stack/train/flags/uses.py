@@ -6,22 +6,11 @@ from dataclasses import fields
 from typing import Any
 
 from cpu_train_stack.cli.errors import UsageError
-from cpu_train_stack.train.flags.arguments import Parsed, Task, TaskArguments, Tasks
+from cpu_train_stack.train.flags.arguments import Parsed, Task, Tasks
+from cpu_train_stack.train.flags.flag import checks
 
-# Flags that only have an effect with another flag.
-_WITH = {
-    "dataset_config_name": "dataset_name",
-    "generation_max_length": "predict_with_generate",
-    "num_beams": "predict_with_generate",
-    "null_score_diff_threshold": "version_2_with_negative",
-    **dict.fromkeys(("predict_with_generate", "max_eval_samples"), "do_eval"),
-    "max_train_samples": "do_train",
-}
 # Data turn do_eval and do_train on, unless one of both is given.
 _TURNED_ON_BY = {"do_eval": "validation_file", "do_train": "train_file"}
-# The flags of a new adapter.
-_OF_ADAPTERS = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
-_DEFAULTS = {item.name: item.default for item in fields(TaskArguments)}
 
 
 def check(parsed: Parsed, task: Task, tasks: Tasks, is_adapter: bool = False) -> None:
@@ -33,16 +22,20 @@ def check(parsed: Parsed, task: Task, tasks: Tasks, is_adapter: bool = False) ->
     renamed = {item.flag.now for item in parsed.cleaned.found}
     flags = {name: value for name, value in parsed.flags.items() if name not in renamed}
     # `--packing false` asks for nothing.
-    given = [name for name, value in flags.items() if value or value != _DEFAULTS.get(name, value)]
+    defaults = {item.name: item.default for item in fields(parsed.task)}
+    given = [name for name, value in flags.items() if value or value != defaults.get(name, value)]
     values = {**vars(parsed.task), **parsed.training}
-    of_tasks = {name: [one.name for one in tasks.values() if name in one.flags.split()] for name in given}
+    of_tasks = {
+        name: [one.name for one in tasks.values() if name in (*one.flags.split(), *one.own_flags)]
+        for name in given
+    }
     strange = [name for name, names in of_tasks.items() if names and task.name not in names]
     found = [
         f"--{name} is for {', '.join(of_tasks[name])}, but the task is {task.name}: remove it" for name in strange
     ]
     found += [
         f"--{name} has no effect without --{other}: add --{_missing(other, values)} or remove --{name}"
-        for name, other in _WITH.items()
+        for name, other in checks(parsed.task, "needs").items()
         if name in given and name not in strange and not values.get(other)
     ]
     remedy = None
@@ -51,7 +44,8 @@ def check(parsed: Parsed, task: Task, tasks: Tasks, is_adapter: bool = False) ->
     elif not parsed.task.use_peft:
         remedy = "add --use_peft or remove it"
     if remedy is not None:
-        found += [f"--{name} is for a new adapter: {remedy}" for name in _OF_ADAPTERS if name in given]
+        adapter = [name for name in defaults if name.startswith("lora_") and name in given]
+        found += [f"--{name} is for a new adapter: {remedy}" for name in adapter]
     if found:
         raise UsageError("; ".join(found))
 

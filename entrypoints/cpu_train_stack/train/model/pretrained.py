@@ -136,7 +136,7 @@ def load(
         options.update(quantization.options(bf16, heads))
     reading = _read_into_memory() if shards == 1 else contextlib.nullcontext()
     weights = str(checkpoint) if checkpoint and shards > 1 and not adapters.is_adapter(checkpoint) else name
-    if rows.task.name == "text-generation" and configuration.read(arguments).is_encoder_decoder:
+    if rows.task.is_decoder and configuration.read(arguments).is_encoder_decoder:
         raise UsageError(
             f"model '{name}' is an encoder-decoder model, expected a decoder: to train it on pairs of texts, pass "
             "--task text2text-generation"
@@ -179,8 +179,6 @@ def load(
     # (transformers 5.0 to 5.24, huggingface/transformers#47688). A mean over equal batches needs no correction;
     # tokens.TokenLoss computes means over tokens.
     model.accepts_loss_kwargs = False
-    if rows.task.name == "text-classification":
-        configuration.pad_like(tokenizer, model.config)
     limit = _limit(model, tokenizer)
     adapted = adapters.attach(model, rows.task, arguments, new)
     whole = adapters.trained_whole(adapted)
@@ -226,8 +224,8 @@ def _heads(auto: Any, arguments: TaskArguments) -> list[str]:
     return sorted({*adapters.heads_of(model), *poolers})
 
 
-def load_tokenizer(task: str, arguments: TaskArguments) -> PreTrainedTokenizerBase:
-    """Load the tokenizer for the task. Raises UsageError."""
+def load_tokenizer(arguments: TaskArguments, pads: bool) -> PreTrainedTokenizerBase:
+    """Load the model's tokenizer. `pads`: whether it needs a padding token. Raises UsageError."""
     given = str(arguments.model_name_or_path)
     # An adapter's folder may have its own tokenizer, for example with another chat template.
     has_own = any((Path(given) / vocabulary).is_file() for vocabulary in _VOCABULARIES)
@@ -244,7 +242,7 @@ def load_tokenizer(task: str, arguments: TaskArguments) -> PreTrainedTokenizerBa
         raise UsageError(f"tokenizer '{name}' cannot be loaded: {first_line(error)}") from error
     if not tokenizer.is_fast:
         raise UsageError(f"tokenizer '{name}' is a slow tokenizer, expected a tokenizer with tokenizer.json")
-    if task != "text-generation" and tokenizer.pad_token_id is None:
+    if pads and tokenizer.pad_token_id is None:
         raise UsageError(f"tokenizer '{name}' has no padding token, expected an encoder's tokenizer")
     return tokenizer
 

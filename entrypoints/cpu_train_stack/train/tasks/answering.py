@@ -15,10 +15,30 @@ from cpu_train_stack.train.data.splits import Splits
 from cpu_train_stack.train.data.token_files import TokenFolder
 from cpu_train_stack.train.data.types import Rows, TrainerInputs
 from cpu_train_stack.train.flags.arguments import Task, TaskArguments
+from cpu_train_stack.train.flags.flag import COUNT, MOST, FlagRange, flag
 from cpu_train_stack.train.model.pretrained import Loaded
 from cpu_train_stack.train.scores import squad
 from cpu_train_stack.train.tasks.sequences import sequence_length, tokenizer_padder
 from cpu_train_stack.train.tasks.tokens import check_evaluated
+
+
+@dataclass
+class AnsweringArguments(TaskArguments):
+    doc_stride: int = flag(
+        "Number of tokens by which two windows over a long context overlap.", 128, takes=FlagRange(0, MOST)
+    )
+    max_answer_length: int = flag("Longest answer in tokens.", 30, takes=COUNT)
+    n_best_size: int = flag(
+        "Number of start and of end positions that are combined into candidate answers.", 20, takes=COUNT
+    )
+    version_2_with_negative: bool = flag("Allow questions without an answer in their context.", False)
+    null_score_diff_threshold: float = flag(
+        "Lead in score at which 'no answer' is chosen.",
+        0.0,
+        takes=FlagRange(-1_000_000, 1_000_000),
+        needs="version_2_with_negative",
+    )
+
 
 TASK = Task(
     name="question-answering",
@@ -26,7 +46,8 @@ TASK = Task(
     auto_class="AutoModelForQuestionAnswering",
     peft_type="QUESTION_ANS",
     length=384,
-    flags="doc_stride max_answer_length n_best_size version_2_with_negative null_score_diff_threshold",
+    flags="",
+    arguments=AnsweringArguments,
     columns="question, context and answers",
     fits=lambda table, _label: table.columns.keys() >= {*classification_rows.QUESTION_COLUMNS},
 )
@@ -139,7 +160,7 @@ def _loss(logits: Any, positions: Any) -> float:
     return float(torch.nn.functional.cross_entropy(torch.from_numpy(logits).float(), torch.from_numpy(positions)))
 
 
-def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
+def read_rows(arguments: AnsweringArguments, splits: Splits) -> Rows:
     """The rows for training and evaluation. Raises UsageError that names the first bad row."""
     with_negative = arguments.version_2_with_negative
     notes = []
@@ -152,7 +173,7 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
     return Rows(TASK, train, validation, None, tuple(notes))
 
 
-def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, _folder: TokenFolder) -> TrainerInputs:
+def make_inputs(arguments: AnsweringArguments, rows: Rows, loaded: Loaded, _folder: TokenFolder) -> TrainerInputs:
     """Tokenize all questions. Raises UsageError if the windows leave no room for the context."""
     length = sequence_length(arguments, TASK, loaded.limit)
     layout = WindowLayout(loaded.tokenizer, length, arguments.doc_stride)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Callable, Union
 
@@ -22,7 +23,8 @@ from cpu_train_stack.train.data.token_files import TokenFolder
 from cpu_train_stack.train.data.token_rows import TokenRows
 from cpu_train_stack.train.data.types import Rows, TrainerInputs
 from cpu_train_stack.train.flags.arguments import Task, TaskArguments
-from cpu_train_stack.train.model.configuration import label_count_of, label_names_of, predicts_numbers
+from cpu_train_stack.train.flags.flag import flag
+from cpu_train_stack.train.model.configuration import label_count_of, label_names_of, pad_like, predicts_numbers
 from cpu_train_stack.train.model.pretrained import Loaded
 from cpu_train_stack.train.scores import glue
 from cpu_train_stack.train.tasks.sequences import TokenizedRows, sequence_length, tokenizer_padder
@@ -32,13 +34,22 @@ Labelled = Union[LabelledTexts, TaggedWords]
 # Outputs of the model and labels -> scores by name.
 Score = Callable[[Any, Any], "dict[str, float]"]
 
+
+@dataclass
+class ClassificationArguments(TaskArguments):
+    do_regression: bool = flag(
+        "text-classification: predict a number. Needed only if all labels are integers.", False
+    )
+
+
 TASK = Task(
     name="text-classification",
     order=5,
     auto_class="AutoModelForSequenceClassification",
     peft_type="SEQ_CLS",
     length=128,
-    flags="label_column_name text_column_names do_regression label_smoothing_factor",
+    flags="label_column_name text_column_names label_smoothing_factor",
+    arguments=ClassificationArguments,
     columns="'{label}' (--label_column_name) and a text",
     fits=lambda table, label: label in table.columns,
 )
@@ -155,7 +166,7 @@ _SCORES: dict[str, tuple[Score, str]] = {
 }
 
 
-def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
+def read_rows(arguments: ClassificationArguments, splits: Splits) -> Rows:
     """The rows for training and evaluation. Raises UsageError that names the first bad row."""
     names = parse_text_columns(arguments.text_column_names)
     label = arguments.label_column_name
@@ -217,6 +228,7 @@ def _numbered(arguments: TaskArguments, found: list[str]) -> list[str]:
 def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: TokenFolder) -> TrainerInputs:
     """Raises UsageError if max_seq_length does not fit the model."""
     length = sequence_length(arguments, TASK, loaded.limit)
+    pad_like(loaded.tokenizer, loaded.model.config)
     labels = rows.labels or []
     score, metric = _SCORES[rows.problem_type or SINGLE_LABEL]
 

@@ -1,11 +1,13 @@
 """Causal language modelling and supervised fine-tuning: a decoder predicts the next token."""
 
+# ruff: noqa: UP045 - see flags/arguments.py
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Optional
 
 import torch
 
@@ -18,11 +20,22 @@ from cpu_train_stack.train.data.token_files import TokenFolder
 from cpu_train_stack.train.data.token_rows import TokenRows
 from cpu_train_stack.train.data.types import Rows, TrainerInputs
 from cpu_train_stack.train.flags.arguments import Task, TaskArguments
+from cpu_train_stack.train.flags.flag import flag
 from cpu_train_stack.train.model import sharding
 from cpu_train_stack.train.model.pretrained import Loaded
 from cpu_train_stack.train.tasks import chat, packing
 from cpu_train_stack.train.tasks.sequences import Example, Padder, Sequences, sequence_length
 from cpu_train_stack.train.tasks.tokens import IGNORED, Perplexity, RowSums, check_release
+
+
+@dataclass
+class GenerationArguments(TaskArguments):
+    packing: bool = flag("text-generation: put several rows into one sequence. No row sees another row.", False)
+    completion_only_loss: Optional[bool] = flag(
+        "text-generation: learn only the assistant's turns or the completions (default). false: learn all tokens."
+    )
+    chat_template_path: Optional[str] = flag("Jinja file with a chat template that replaces the tokenizer's.")
+
 
 TASK = Task(
     name="text-generation",
@@ -30,7 +43,8 @@ TASK = Task(
     auto_class="AutoModelForCausalLM",
     peft_type="CAUSAL_LM",
     length=1024,
-    flags="text_column_names packing completion_only_loss chat_template_path label_smoothing_factor",
+    flags="text_column_names label_smoothing_factor",
+    arguments=GenerationArguments,
     columns="messages, or prompt and completion,",
     fits=lambda table, _label: language_rows.kind_of(table) is not None,
     takes_text=True,
@@ -39,8 +53,19 @@ TASK = Task(
 _PROBE = 8
 
 
-def read_rows(arguments: TaskArguments, splits: Splits, task: Task = TASK) -> Rows:
+def read_rows(arguments: GenerationArguments, splits: Splits) -> Rows:
     """The rows for training and evaluation. Raises UsageError that names the first bad row."""
+    rows = documents(arguments, splits, TASK)
+    if arguments.completion_only_loss and (rows.train or rows.validation).kind is Kind.TEXT:
+        raise UsageError(
+            "--completion_only_loss needs rows with messages, or with prompt and completion, found rows of text: "
+            "remove it"
+        )
+    return rows
+
+
+def documents(arguments: TaskArguments, splits: Splits, task: Task) -> Rows:
+    """The rows of a task that reads documents. Raises UsageError that names the first bad row."""
     names = parse_text_columns(arguments.text_column_names)
     if names is not None and len(names) != 1:
         raise UsageError(
@@ -55,11 +80,6 @@ def read_rows(arguments: TaskArguments, splits: Splits, task: Task = TASK) -> Ro
     if len(kinds) > 1:
         found = " and ".join(sorted(kind.value for kind in kinds))
         raise UsageError(f"found {found}: training and validation data must have rows of the same kind")
-    if arguments.completion_only_loss and Kind.TEXT in kinds:
-        raise UsageError(
-            "--completion_only_loss needs rows with messages, or with prompt and completion, found rows of text: "
-            "remove it"
-        )
     notes = [
         f"{split.source}: {split.empty} of {split.table.rows} rows are left out: no text"
         for split in (train, validation)
@@ -68,7 +88,7 @@ def read_rows(arguments: TaskArguments, splits: Splits, task: Task = TASK) -> Ro
     return Rows(task, train, validation, None, (f"{task.name}: rows of {kinds.pop().value}", *notes))
 
 
-def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: TokenFolder) -> TrainerInputs:
+def make_inputs(arguments: GenerationArguments, rows: Rows, loaded: Loaded, folder: TokenFolder) -> TrainerInputs:
     """Tokenize all rows.
 
     Raises UsageError for data with nothing to learn, and for a missing chat template.

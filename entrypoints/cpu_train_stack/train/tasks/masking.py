@@ -17,10 +17,19 @@ from cpu_train_stack.train.data.token_files import TokenFolder
 from cpu_train_stack.train.data.token_rows import TokenRows
 from cpu_train_stack.train.data.types import Rows, TrainerInputs
 from cpu_train_stack.train.flags.arguments import Task, TaskArguments
+from cpu_train_stack.train.flags.flag import FlagRange, flag
 from cpu_train_stack.train.model.pretrained import Loaded
 from cpu_train_stack.train.tasks import generation
 from cpu_train_stack.train.tasks.sequences import Padder, TokenizedRows, sequence_length
 from cpu_train_stack.train.tasks.tokens import IGNORED, Perplexity, RowSums, check_release
+
+
+@dataclass
+class MaskingArguments(TaskArguments):
+    mlm_probability: float = flag(
+        "fill-mask: share of the tokens that the model has to predict.", 0.15, takes=FlagRange(0, 1, "()")
+    )
+
 
 TASK = Task(
     name="fill-mask",
@@ -28,7 +37,8 @@ TASK = Task(
     auto_class="AutoModelForMaskedLM",
     peft_type=None,
     length=512,
-    flags="text_column_names mlm_probability label_smoothing_factor",
+    flags="text_column_names label_smoothing_factor",
+    arguments=MaskingArguments,
     takes_text=True,
 )
 
@@ -91,14 +101,14 @@ class MaskedTexts(TokenizedRows):
 
 def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
     """The texts for training and evaluation. Raises UsageError for other kinds of rows."""
-    rows = generation.read_rows(arguments, splits, TASK)
+    rows = generation.documents(arguments, splits, TASK)
     kind = (rows.train or rows.validation).kind
     if kind is not Kind.TEXT:
         raise UsageError(f"found {kind.value}, expected texts for fill-mask: pass --text_column_names")
     return rows
 
 
-def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: TokenFolder) -> TrainerInputs:
+def make_inputs(arguments: MaskingArguments, rows: Rows, loaded: Loaded, folder: TokenFolder) -> TrainerInputs:
     """Tokenize all rows. Raises UsageError for a tokenizer without a mask token."""
     check_release(TASK.name)
     tokenizer = loaded.tokenizer

@@ -1,11 +1,12 @@
 """Sequence to sequence: an encoder-decoder model writes a target for each source, such as a summary."""
 
+# ruff: noqa: UP045 - see flags/arguments.py
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import numpy
 import torch
@@ -19,10 +20,29 @@ from cpu_train_stack.train.data.token_files import TokenFile, TokenFolder
 from cpu_train_stack.train.data.token_rows import TokenRows
 from cpu_train_stack.train.data.types import Rows, TrainerInputs
 from cpu_train_stack.train.flags.arguments import Task, TaskArguments
+from cpu_train_stack.train.flags.flag import COUNT, FlagRange, flag
 from cpu_train_stack.train.model.pretrained import Loaded
 from cpu_train_stack.train.scores import texts
 from cpu_train_stack.train.tasks.sequences import Padder, TokenizedRows, sequence_length
 from cpu_train_stack.train.tasks.tokens import IGNORED, Perplexity, RowSums, check_evaluated, check_release
+
+
+@dataclass
+class PairArguments(TaskArguments):
+    source_prefix: str = flag("text2text-generation: text before each source, such as 'summarize: ' for T5.", "")
+    max_target_length: int = flag("text2text-generation: longest target in tokens.", 128, takes=COUNT)
+    predict_with_generate: bool = flag(
+        "text2text-generation: evaluate what the model writes.", False, needs="do_eval", whole=True
+    )
+    generation_max_length: Optional[int] = flag(
+        "Longest generated text in tokens. Default: max_target_length.", takes=COUNT, needs="predict_with_generate"
+    )
+    num_beams: Optional[int] = flag(
+        "Number of beams in the search for a text. Default: the model's own number.",
+        takes=FlagRange(1, 65536),
+        needs="predict_with_generate",
+    )
+
 
 TASK = Task(
     name="text2text-generation",
@@ -30,8 +50,8 @@ TASK = Task(
     auto_class="AutoModelForSeq2SeqLM",
     peft_type="SEQ_2_SEQ_LM",
     length=1024,
-    flags="text_column_names source_prefix max_target_length predict_with_generate generation_max_length "
-    "num_beams label_smoothing_factor",
+    flags="text_column_names label_smoothing_factor",
+    arguments=PairArguments,
     columns="source and target",
     fits=lambda table, _label: pair_rows.has_pairs(table),
 )
@@ -127,7 +147,7 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
     return Rows(TASK, train, validation, None, ())
 
 
-def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: TokenFolder) -> TrainerInputs:
+def make_inputs(arguments: PairArguments, rows: Rows, loaded: Loaded, folder: TokenFolder) -> TrainerInputs:
     """Tokenize all rows. Raises UsageError for a model that cannot be trained on them."""
     check_release(TASK.name)
     model, tokenizer = loaded.model, loaded.tokenizer
@@ -188,7 +208,7 @@ def _check_model(model: Any, tokenizer: Any) -> None:
 def _pairs(
     data: Documents,
     tokenizer: Any,
-    arguments: TaskArguments,
+    arguments: PairArguments,
     length: int,
     folder: TokenFolder,
     notes: list[str],

@@ -29,6 +29,7 @@ TASK = Task(
     peft_type="TOKEN_CLS",
     length=128,
     flags="label_column_name label_smoothing_factor",
+    arguments=TaskArguments,
     columns="tokens and ner_tags",
     fits=lambda table, label: language_rows.tag_column(table, label) is not None,
 )

@@ -139,7 +139,7 @@ def test_the_error_for_an_unknown_key_names_the_nearest_key() -> None:
 def test_an_access_token_is_not_printed() -> None:
     values = {"hub_token": "hf_secret", "seed": 3}
     parsed = arguments.Parsed(arguments.TaskArguments(), values, frozenset(values), old_flags.Cleaned([], []))
-    printed = help_text.config(parsed)
+    printed = help_text.config(parsed, {})
     assert "hf_secret" not in printed
     assert "\n# hub_token: not printed" in printed
     assert "\nseed: 3\n" in printed

@@ -10,6 +10,8 @@ import pytest
 
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.train.flags import unsupported
+from cpu_train_stack.train.flags.arguments import TaskArguments
+from cpu_train_stack.train.flags.flag import checks
 
 DEFAULTS: dict[str, Any] = {
     "eval_do_concat_batches": True,
@@ -60,19 +62,20 @@ def test_values_derived_by_training_arguments_are_refused_too(changes: dict[str,
 NEVER = (float("nan"), float("inf"), float("-inf"), -(2.0**70), 2**70)
 SEEDS = ("seed", "data_seed")
 ZERO = (
-    *("doc_stride", "warmup_steps", "eval_delay", "dataloader_num_workers", "learning_rate", "weight_decay"),
-    *("adam_epsilon", "neftune_noise_alpha", "max_grad_norm", "null_score_diff_threshold", "adam_beta1", *SEEDS),
+    *("warmup_steps", "eval_delay", "dataloader_num_workers", "learning_rate", "weight_decay"),
+    *("adam_epsilon", "neftune_noise_alpha", "max_grad_norm", "adam_beta1", *SEEDS),
     *("adam_beta2", "lora_dropout", "label_smoothing_factor", "warmup_ratio"),
 )
-BELOW_0 = ("null_score_diff_threshold", "data_seed", "max_steps")
+BELOW_0 = ("data_seed", "max_steps")
+RANGES = checks(TaskArguments, "takes")
 
 
-@pytest.mark.parametrize("name", [name for names, _ in unsupported._RANGES for name in names])
+@pytest.mark.parametrize("name", [*RANGES, *unsupported._RANGES])
 def test_a_number_out_of_range_is_refused(name: str) -> None:
     wrong = (*NEVER, *(() if name in ZERO else (0,)), *(() if name in BELOW_0 else (-1, -1e-3)))
     for number in wrong:
         with pytest.raises(UsageError, match=f"^--{name} is {re.escape(str(number))}, expected a number "):
-            unsupported.check_ranges({name: number})
+            unsupported.check_ranges({name: number}, RANGES)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +90,7 @@ def test_a_number_out_of_range_is_refused(name: str) -> None:
 )
 def test_a_number_above_its_own_limit_is_refused(name: str, number: float) -> None:
     with pytest.raises(UsageError, match=f"^--{name} is {number}, expected "):
-        unsupported.check_ranges({name: number})
+        unsupported.check_ranges({name: number}, RANGES)
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.5", "nan", "99999999999999999999", "1025"])
@@ -106,7 +109,8 @@ def test_the_ends_of_ranges_and_missing_values_are_accepted() -> None:
             "max_steps": -1,
             "label_smoothing_factor": 1.0,
             "eval_accumulation_steps": None,
-        }
+        },
+        RANGES,
     )
 
 
