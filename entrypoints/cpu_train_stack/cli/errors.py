@@ -13,11 +13,17 @@ from cpu_train_stack.cli import printable
 # The error numbers of a full disk: without space, or without space for this user.
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 _LONGEST_NAME = 200
+_LONGEST_MESSAGE = 300
 
 
 def one_line(error: BaseException) -> str:
     """The message of an error in one line; its type if it has no message."""
     return printable.one_line(str(error)) or type(error).__name__
+
+
+def short_line(error: BaseException) -> str:
+    """The beginning of a library's message, which may be long, in one line."""
+    return one_line(error)[:_LONGEST_MESSAGE]
 
 
 def line_of(error: BaseException) -> str:

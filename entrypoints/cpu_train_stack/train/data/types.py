@@ -56,3 +56,9 @@ class TrainerInputs:
     write: Callable[[Any, Any], Any] | None = None
     check_model: Callable[[Any], None] = lambda _model: None
     notes: tuple[str, ...] = ()
+
+
+def of_both(data: Any, convert: Callable[[Any], Any]) -> tuple[Any, Any]:
+    """Convert the training and the validation data of Splits or Rows. None for a split that is not used."""
+    train, validation = (None if part is None else convert(part) for part in (data.train, data.validation))
+    return train, validation

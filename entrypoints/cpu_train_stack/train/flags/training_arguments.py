@@ -28,14 +28,14 @@ _RECOMPUTATION = ("activation_checkpointing_kwargs", "gradient_checkpointing_kwa
 
 
 @contextlib.contextmanager
-def changed(arguments: TrainingArguments, name: str, value: Any) -> Iterator[None]:
-    """Give a field of TrainingArguments another value inside the block."""
-    original = getattr(arguments, name)
-    setattr(arguments, name, value)
+def changed(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Give an attribute, such as a field of TrainingArguments, another value inside the block."""
+    original = getattr(owner, name)
+    setattr(owner, name, value)
     try:
         yield
     finally:
-        setattr(arguments, name, original)
+        setattr(owner, name, original)
 
 
 def is_better_if_greater(metric: str) -> bool:

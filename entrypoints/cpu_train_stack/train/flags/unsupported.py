@@ -44,7 +44,7 @@ _SIZE = FlagRange(0, 1_000_000)
 _RANGES = {
     name: expected
     for names, expected in (
-        (("gradient_accumulation_steps", "eval_accumulation_steps"), COUNT),
+        (("gradient_accumulation_steps", "eval_accumulation_steps", "save_total_limit"), COUNT),
         (("per_device_train_batch_size", "per_device_eval_batch_size", "dataloader_prefetch_factor"), COUNT),
         (("per_gpu_train_batch_size", "per_gpu_eval_batch_size", "torch_empty_cache_steps"), COUNT),
         (("warmup_steps", "eval_delay"), FlagRange(0, MOST)),
@@ -54,7 +54,6 @@ _RANGES = {
         (("logging_steps",), FlagRange(0, MOST, "(]", ", or --logging_strategy no")),
         (("eval_steps",), FlagRange(0, MOST, "(]", ", or --eval_strategy no")),
         (("save_steps",), FlagRange(0, MOST, "(]", ", or --save_strategy no")),
-        (("save_total_limit",), FlagRange(1, MOST)),
         (("max_steps",), FlagRange(1, MOST, hint=": remove it to train for --num_train_epochs")),
         (("dataloader_num_workers",), _WORKERS),
         (("learning_rate", "weight_decay", "adam_epsilon", "neftune_noise_alpha"), _SIZE),

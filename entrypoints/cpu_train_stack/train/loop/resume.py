@@ -16,13 +16,12 @@ from typing import Any, Callable
 
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 
-from cpu_train_stack.cli.errors import UsageError, one_line
+from cpu_train_stack.cli.errors import UsageError, short_line
 from cpu_train_stack.group.create import agreement, gather
-from cpu_train_stack.train.output.integrity import STATE
+from cpu_train_stack.train.output.integrity import STATE, refused
 
 # A share of the epochs: the last step of an epoch may have fewer rows.
 _TOLERANCE = 0.02
-_LONGEST = 300  # of a library's error in a message
 # The tensors of torch's optimizers that have their parameter's shape.
 _LIKE_PARAMETER = frozenset({"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "sum"})
 # What Python, pickle and torch raise for wrong content, and torch's messages for it.
@@ -98,10 +97,7 @@ def reads(names: str) -> Callable[[_Load], _Load]:
                 except Exception as error:
                     if not _is_of_content(error):
                         raise
-                    raise UsageError(
-                        f"checkpoint '{checkpoint}': {names} cannot be loaded ({one_line(error)[:_LONGEST]}): "
-                        "delete this checkpoint to continue from an older one"
-                    ) from error
+                    raise refused(checkpoint, f"{names} cannot be loaded ({short_line(error)})") from error
 
         return changed
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MethodType
 from typing import Any
 
-from cpu_train_stack.cli.errors import UsageError, one_line
+from cpu_train_stack.cli.errors import UsageError, short_line
 from cpu_train_stack.cli.files import parse_json
 from cpu_train_stack.train.flags.arguments import Task, TaskArguments
 from cpu_train_stack.train.model import quantization
@@ -21,7 +21,6 @@ CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 MERGED = "merged"
 UNFINISHED = f".{MERGED}"
-_MAX_LENGTH = 300  # of an error in a message
 # peft's names of the tasks whose models have a head of their own, which is trained and saved as a whole beside the
 # adapter.
 WITH_HEAD = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS")
@@ -90,7 +89,7 @@ def attach(model: Any, task: Task, arguments: TaskArguments, new: Collection[str
         try:
             adapted = PeftModel.from_pretrained(model, name, is_trainable=True)
         except Exception as error:
-            raise UsageError(f"adapter '{name}' cannot be loaded: {one_line(error)[:_MAX_LENGTH]}") from error
+            raise UsageError(f"adapter '{name}' cannot be loaded: {short_line(error)}") from error
         if _widen_heads(adapted):
             adapted.load_adapter(name, adapted.active_adapter, is_trainable=True)  # again, without rounding
         _pass_inputs_on(adapted)
@@ -113,9 +112,7 @@ def attach(model: Any, task: Task, arguments: TaskArguments, new: Collection[str
     try:
         adapted = get_peft_model(model, config)
     except (TypeError, ValueError) as error:
-        raise UsageError(
-            f"--lora_target_modules {given or 'all-linear'}: {one_line(error)[:_MAX_LENGTH]}"
-        ) from error
+        raise UsageError(f"--lora_target_modules {given or 'all-linear'}: {short_line(error)}") from error
     _widen_heads(adapted)
     _pass_inputs_on(adapted)
     return adapted

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
@@ -18,6 +17,7 @@ from cpu_train_stack.cli.errors import UsageError, path_hint
 from cpu_train_stack.train.data.labels import REGRESSION
 from cpu_train_stack.train.data.types import Rows
 from cpu_train_stack.train.flags.arguments import TaskArguments
+from cpu_train_stack.train.flags.training_arguments import changed
 from cpu_train_stack.train.model import adapters, configuration, quantization, sharding
 from cpu_train_stack.train.model.configuration import first_line
 
@@ -194,22 +194,16 @@ def load(
     return Loaded(adapted, tokenizer, limit, notes)
 
 
-@contextlib.contextmanager
-def _read_into_memory() -> Iterator[None]:
+def _read_into_memory() -> contextlib.AbstractContextManager[None]:
     """Inside the block, transformers 5 reads the tensors of safetensors files one at a time.
 
     It maps the files otherwise. A mapped weight that changes, for example its dtype, is in memory twice until the
     last weight of its file has changed.
     """
     if packages.release(transformers.__version__) < packages.release("5.0.0"):
-        yield
-        return
-    original = transformers.modeling_utils.safe_open
-    transformers.modeling_utils.safe_open = functools.partial(_open, original)
-    try:
-        yield
-    finally:
-        transformers.modeling_utils.safe_open = original
+        return contextlib.nullcontext()
+    names = transformers.modeling_utils
+    return changed(names, "safe_open", functools.partial(_open, names.safe_open))
 
 
 def _open(original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:

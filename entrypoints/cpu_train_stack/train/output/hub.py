@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cpu_train_stack.cli import packages
-from cpu_train_stack.cli.errors import UsageError, one_line
+from cpu_train_stack.cli.errors import UsageError, short_line
 from cpu_train_stack.cli.say import say
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainingArguments
-
-_MAX_LENGTH = 300  # of an error in a message
 
 
 def check(arguments: TrainingArguments) -> None:
@@ -28,7 +26,7 @@ def check(arguments: TrainingArguments) -> None:
             api.auth_check(created.repo_id, write=True)
     except Exception as error:
         raise UsageError(
-            f"--push_to_hub: cannot write to '{name}' at {api.endpoint} ({one_line(error)[:_MAX_LENGTH]}), "
+            f"--push_to_hub: cannot write to '{name}' at {api.endpoint} ({short_line(error)}), "
             "expected a repository that you can write to: check the network, HF_TOKEN and --hub_model_id, or "
             "remove the flag"
         ) from error
@@ -41,7 +39,7 @@ def push(trainer: Trainer) -> int:
     except Exception as error:  # noqa: BLE001 - every failure leaves the weights in the output folder
         folder = trainer.args.output_dir
         say(
-            f"error: the push to the hub failed ({one_line(error)[:_MAX_LENGTH]}), the weights are in {folder}: "
+            f"error: the push to the hub failed ({short_line(error)}), the weights are in {folder}: "
             f"push them with {_upload()} {trainer.hub_model_id} {folder} {_exclude()}, with HF_TOKEN set"
         )
         return 1

@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 from typing import IO, Any
 
+from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.train.model import adapters
 
 RANDOM_STATES = "rng_state*.pth"
@@ -190,3 +191,10 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
+
+
+def refused(checkpoint: Path | str, problem: str) -> UsageError:
+    """The error for a checkpoint that cannot be loaded."""
+    return UsageError(
+        f"checkpoint '{checkpoint}': {problem}: delete this checkpoint to continue from an older one"
+    )

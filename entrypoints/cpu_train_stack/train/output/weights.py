@@ -12,12 +12,11 @@ from typing import Any
 
 import torch
 
-from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.group.create import agreement
 from cpu_train_stack.train.data.labels import REGRESSION
 from cpu_train_stack.train.model import adapters, configuration, sharding
 from cpu_train_stack.train.output import folder as output_folder
-from cpu_train_stack.train.output.integrity import read_tensors
+from cpu_train_stack.train.output.integrity import read_tensors, refused
 
 _FULL = ("model.safetensors", "model-*-of-*.safetensors")
 _OLD = re.compile(r"(?<=LayerNorm\.)(weight|bias)$")
@@ -56,7 +55,7 @@ def check(checkpoint: Path, model: Any) -> None:
             problem = f"has the tensor '{present}' with the shape {found}, expected {expected}"
         else:
             continue
-        raise _refused(checkpoint, f"{paths[0].name if len(paths) == 1 else 'its weights'} {problem}")
+        raise refused(checkpoint, f"{paths[0].name if len(paths) == 1 else 'its weights'} {problem}")
 
 
 def restore(model: Any, checkpoint: Path) -> bool:
@@ -109,7 +108,7 @@ def _converted(model: Any, checkpoint: Path) -> dict[str, Any]:
     for name in sorted(lacking & state.keys()):
         if id(state[name]) not in present:
             problem = "have another shape of" if name in reshaped else "lack"
-            raise _refused(checkpoint, f"the weights {problem} the tensor '{name}'")
+            raise refused(checkpoint, f"the weights {problem} the tensor '{name}'")
     return {name: tensor.detach() for name, tensor in state.items()}
 
 
@@ -121,14 +120,8 @@ def _files(checkpoint: Path, patterns: Iterable[str]) -> tuple[list[Path], dict[
         try:
             shapes.update(read_tensors(path))
         except ValueError as error:
-            raise _refused(checkpoint, f"{path.name} is broken") from error
+            raise refused(checkpoint, f"{path.name} is broken") from error
     return paths, shapes
-
-
-def _refused(checkpoint: Path, problem: str) -> UsageError:
-    return UsageError(
-        f"checkpoint '{checkpoint}': {problem}: delete this checkpoint to continue from an older one"
-    )
 
 
 def _layouts(model: Any) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from cpu_train_stack.train.data.splits import Splits
 from cpu_train_stack.train.data.tables import batches, parse_text_columns
 from cpu_train_stack.train.data.token_files import TokenFolder
 from cpu_train_stack.train.data.token_rows import TokenRows
-from cpu_train_stack.train.data.types import Rows, TrainerInputs
+from cpu_train_stack.train.data.types import Rows, TrainerInputs, of_both
 from cpu_train_stack.train.flags.arguments import Task, TaskArguments
 from cpu_train_stack.train.flags.flag import flag
 from cpu_train_stack.train.model import sharding
@@ -73,9 +73,7 @@ def documents(arguments: TaskArguments, splits: Splits, task: Task) -> Rows:
             f"{task.name} uses one column of text"
         )
     column = names[0] if names else None
-    train, validation = (
-        language_rows.documents(table, column) if table else None for table in (splits.train, splits.validation)
-    )
+    train, validation = of_both(splits, lambda table: language_rows.documents(table, column))
     kinds = {split.kind for split in (train, validation) if split is not None}
     if len(kinds) > 1:
         found = " and ".join(sorted(kind.value for kind in kinds))
@@ -101,9 +99,8 @@ def make_inputs(arguments: GenerationArguments, rows: Rows, loaded: Loaded, fold
         chat.stop_after_answers(loaded.model.generation_config, loaded.tokenizer)  # is saved with the model
     everything = arguments.completion_only_loss is False
     notes: list[str] = []
-    train, validation = (
-        None if split is None else _examples(split, loaded.tokenizer, length, everything, folder, notes)
-        for split in (rows.train, rows.validation)
+    train, validation = of_both(
+        rows, lambda data: _examples(data, loaded.tokenizer, length, everything, folder, notes)
     )
     bins = None
     if train is not None and arguments.packing:

@@ -18,12 +18,12 @@ from cpu_train_stack.train.data.splits import Splits
 from cpu_train_stack.train.data.tables import batches, parse_text_columns
 from cpu_train_stack.train.data.token_files import TokenFile, TokenFolder
 from cpu_train_stack.train.data.token_rows import TokenRows
-from cpu_train_stack.train.data.types import Rows, TrainerInputs
+from cpu_train_stack.train.data.types import Rows, TrainerInputs, of_both
 from cpu_train_stack.train.flags.arguments import Task, TaskArguments
 from cpu_train_stack.train.flags.flag import COUNT, FlagRange, flag
 from cpu_train_stack.train.model.pretrained import Loaded
 from cpu_train_stack.train.scores import texts
-from cpu_train_stack.train.tasks.sequences import Padder, TokenizedRows, sequence_length
+from cpu_train_stack.train.tasks.sequences import Padder, TokenizedRows, check_positions, sequence_length
 from cpu_train_stack.train.tasks.tokens import IGNORED, Perplexity, RowSums, check_evaluated, check_release
 
 
@@ -141,9 +141,7 @@ class TextScores:
 def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
     """The rows for training and evaluation. Raises UsageError that names the first bad row."""
     names = parse_text_columns(arguments.text_column_names)
-    train, validation = (
-        pair_rows.pairs(each, names) if each else None for each in (splits.train, splits.validation)
-    )
+    train, validation = of_both(splits, lambda table: pair_rows.pairs(table, names))
     return Rows(TASK, train, validation, None, ())
 
 
@@ -156,16 +154,9 @@ def make_inputs(arguments: PairArguments, rows: Rows, loaded: Loaded, folder: To
     limit = None if getattr(model.config, "max_position_embeddings", None) is None else loaded.limit
     length = sequence_length(arguments, TASK, limit)
     for name in ("max_target_length", "generation_max_length"):
-        tokens = getattr(arguments, name)
-        if limit is not None and tokens is not None and tokens > limit:
-            raise UsageError(
-                f"--{name} {tokens} is more than the {limit} positions of the model: use {limit} or less"
-            )
+        check_positions(name, getattr(arguments, name), limit)
     notes: list[str] = []
-    train, validation = (
-        None if split is None else _pairs(split, tokenizer, arguments, length, folder, notes)
-        for split in (rows.train, rows.validation)
-    )
+    train, validation = of_both(rows, lambda data: _pairs(data, tokenizer, arguments, length, folder, notes))
     writes = arguments.predict_with_generate and validation is not None
     missing = texts.missing() if writes else None
     to_length = arguments.pad_to_max_length

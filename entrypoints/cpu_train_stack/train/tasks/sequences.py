@@ -25,11 +25,14 @@ def sequence_length(arguments: TaskArguments, task: Task, limit: int | None) -> 
     asked, default = arguments.max_seq_length, task.length
     if asked is None:
         return default if limit is None else min(default, limit)
-    if limit is not None and asked > limit:
-        raise UsageError(
-            f"--max_seq_length {asked} is more than the {limit} positions of the model: use {limit} or less"
-        )
+    check_positions("max_seq_length", asked, limit)
     return asked
+
+
+def check_positions(flag: str, tokens: int | None, limit: int | None) -> None:
+    """Raise UsageError if the value of a flag is more than the model's `limit`."""
+    if limit is not None and tokens is not None and tokens > limit:
+        raise UsageError(f"--{flag} {tokens} is more than the {limit} positions of the model: use {limit} or less")
 
 
 def tokenizer_padder(tokenizer: Any, max_length: int, to_max_length: bool) -> Any:

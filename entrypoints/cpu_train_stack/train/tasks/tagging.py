@@ -14,7 +14,7 @@ from cpu_train_stack.train.data.language_rows import TaggedWords
 from cpu_train_stack.train.data.splits import Splits
 from cpu_train_stack.train.data.token_files import TokenFolder
 from cpu_train_stack.train.data.token_rows import TokenRows
-from cpu_train_stack.train.data.types import Rows, TrainerInputs
+from cpu_train_stack.train.data.types import Rows, TrainerInputs, of_both
 from cpu_train_stack.train.flags.arguments import Task, TaskArguments
 from cpu_train_stack.train.model.pretrained import Loaded
 from cpu_train_stack.train.scores import entities
@@ -75,9 +75,7 @@ class EntityScores:
 def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
     """The rows for training and evaluation. Raises UsageError that names the first bad row."""
     column = arguments.label_column_name
-    train, validation = (
-        language_rows.tagged_words(table, column) if table else None for table in (splits.train, splits.validation)
-    )
+    train, validation = of_both(splits, lambda table: language_rows.tagged_words(table, column))
     labels = choose_labels(arguments, train, validation)
     notes = [
         f"{split.source}: {split.empty} of {split.empty + len(split)} rows are left out: no words"
@@ -94,9 +92,8 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: To
     length = sequence_length(arguments, TASK, loaded.limit)
     names = rows.labels or []
     notes: list[str] = []
-    train, validation = (
-        None if split is None else Sequences(_rows(split, names, loaded.tokenizer, length, folder, notes))
-        for split in (rows.train, rows.validation)
+    train, validation = of_both(
+        rows, lambda data: Sequences(_rows(data, names, loaded.tokenizer, length, folder, notes))
     )
     scores = EntityScores(len(validation or ()), names)
     return TrainerInputs(
