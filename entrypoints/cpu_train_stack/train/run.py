@@ -37,7 +37,6 @@ from cpu_train_stack.train.loop.trainer import CpuTrainer
 from cpu_train_stack.train.model import adapters, footprint, memory, sharding
 from cpu_train_stack.train.output import checkpoints, folder, hub, replicas
 from cpu_train_stack.train.setup import Setup, set_up
-from cpu_train_stack.train.tasks.tokens import TokenLoss
 
 
 def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce) -> int:
@@ -143,8 +142,9 @@ def _create_trainer(setup: Setup) -> CpuTrainer:
     """Raises UsageError for combinations that Trainer refuses."""
     arguments, inputs = setup.arguments, setup.inputs
     options: dict[str, Any] = {}
-    if inputs.shift is not None:
-        options["compute_loss_func"] = TokenLoss(inputs.shift, float(arguments.label_smoothing_factor))
+    if inputs.loss is not None:
+        inputs.loss.smoothing = float(arguments.label_smoothing_factor)
+        options["compute_loss_func"] = inputs.loss
         options["preprocess_logits_for_metrics"] = inputs.reduce_logits
     try:
         return CpuTrainer(

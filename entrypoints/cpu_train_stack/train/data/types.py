@@ -37,12 +37,11 @@ class Rows:
 class TrainerInputs:
     """The input of Trainer. `metric`: the name of the metric in result.json.
 
-    `shift`: for a loss that is a mean over tokens (tokens.TokenLoss), whether a label belongs to the position
-    before its token; None for the model's own loss, a mean over rows. `reduce_logits`: Trainer's
-    preprocess_logits_for_metrics, (logits, labels) -> tensors to keep, which are smaller than the logits.
-    `write`: generates texts during evaluation, (model, batch) -> int64 [rows, tokens]; `reduce_logits` then gets
-    (logits, texts). `check_model`: raises UsageError for a model that does not suit the data. It runs the model,
-    which is a collective for a sharded model.
+    `loss`: a tokens.TokenLoss, which is a mean over tokens; None for the model's own loss, a mean over rows.
+    `reduce_logits`: Trainer's preprocess_logits_for_metrics, (logits, labels) -> tensors to keep, which are
+    smaller than the logits. `write`: generates texts during evaluation, (model, batch) -> int64 [rows, tokens];
+    `reduce_logits` then gets (logits, texts). `check_model`: raises UsageError for a model that does not suit the
+    data. It runs the model, which is a collective for a sharded model.
     """
 
     train: Any
@@ -51,11 +50,16 @@ class TrainerInputs:
     compute_metrics: Callable[[Any], dict[str, float]] | None
     metric: str
     max_seq_length: int
-    shift: bool | None = None
+    loss: Any = None
     reduce_logits: Callable[[Any, Any], Any] | None = None
     write: Callable[[Any, Any], Any] | None = None
     check_model: Callable[[Any], None] = lambda _model: None
     notes: tuple[str, ...] = ()
+
+    @property
+    def shift(self) -> bool | None:
+        """Whether the label of a token belongs to the position before it; None for the model's own loss."""
+        return None if self.loss is None else self.loss.shift
 
 
 def of_both(data: Any, convert: Callable[[Any], Any]) -> tuple[Any, Any]:

@@ -25,7 +25,7 @@ from cpu_train_stack.train.model import sharding
 from cpu_train_stack.train.model.pretrained import Loaded
 from cpu_train_stack.train.tasks import chat, packing
 from cpu_train_stack.train.tasks.sequences import Example, Padder, Sequences, sequence_length
-from cpu_train_stack.train.tasks.tokens import IGNORED, Perplexity, RowSums, check_release
+from cpu_train_stack.train.tasks.tokens import IGNORED, Perplexity, RowSums, TokenLoss, check_release
 
 
 @dataclass
@@ -114,7 +114,7 @@ def make_inputs(arguments: GenerationArguments, rows: Rows, loaded: Loaded, fold
         compute_metrics=None if validation is None else Perplexity(len(validation)),
         metric="perplexity",
         max_seq_length=length,
-        shift=True,
+        loss=TokenLoss(shift=True),
         reduce_logits=RowSums(shift=True),
         check_model=partial(_check_decoder, packed=bins is not None),
         notes=tuple(notes),

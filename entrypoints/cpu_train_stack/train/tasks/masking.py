@@ -21,7 +21,7 @@ from cpu_train_stack.train.flags.flag import FlagRange, flag
 from cpu_train_stack.train.model.pretrained import Loaded
 from cpu_train_stack.train.tasks import generation
 from cpu_train_stack.train.tasks.sequences import Padder, TokenizedRows, sequence_length
-from cpu_train_stack.train.tasks.tokens import IGNORED, Perplexity, RowSums, check_release
+from cpu_train_stack.train.tasks.tokens import IGNORED, Perplexity, RowSums, TokenLoss, check_release
 
 
 @dataclass
@@ -135,7 +135,7 @@ def make_inputs(arguments: MaskingArguments, rows: Rows, loaded: Loaded, folder:
         compute_metrics=None if validation is None else Perplexity(len(validation)),
         metric="perplexity",
         max_seq_length=length,
-        shift=False,
+        loss=TokenLoss(shift=False),
         reduce_logits=RowSums(shift=False),
     )
 

@@ -24,7 +24,14 @@ from cpu_train_stack.train.flags.flag import COUNT, FlagRange, flag
 from cpu_train_stack.train.model.pretrained import Loaded
 from cpu_train_stack.train.scores import texts
 from cpu_train_stack.train.tasks.sequences import Padder, TokenizedRows, check_positions, sequence_length
-from cpu_train_stack.train.tasks.tokens import IGNORED, Perplexity, RowSums, check_evaluated, check_release
+from cpu_train_stack.train.tasks.tokens import (
+    IGNORED,
+    Perplexity,
+    RowSums,
+    TokenLoss,
+    check_evaluated,
+    check_release,
+)
 
 
 @dataclass
@@ -171,7 +178,7 @@ def make_inputs(arguments: PairArguments, rows: Rows, loaded: Loaded, folder: To
         compute_metrics=None if validation is None else _metrics(rows.validation, tokenizer, writes),
         metric=texts.headline() if writes else "perplexity",
         max_seq_length=length,
-        shift=False,
+        loss=TokenLoss(shift=False),
         reduce_logits=SumsAndTexts() if writes else RowSums(shift=False),
         write=AnswerWriter(arguments.generation_max_length or arguments.max_target_length, arguments.num_beams)
         if writes

@@ -20,7 +20,7 @@ from cpu_train_stack.train.model.pretrained import Loaded
 from cpu_train_stack.train.scores import entities
 from cpu_train_stack.train.tasks.classification import choose_labels
 from cpu_train_stack.train.tasks.sequences import Example, Padder, Sequences, sequence_length
-from cpu_train_stack.train.tasks.tokens import IGNORED, RowSums, check_evaluated, check_release, means
+from cpu_train_stack.train.tasks.tokens import IGNORED, RowSums, TokenLoss, check_evaluated, check_release, means
 
 TASK = Task(
     name="token-classification",
@@ -103,7 +103,7 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: To
         compute_metrics=None if validation is None else scores,
         metric=scores.metric,
         max_seq_length=length,
-        shift=False,
+        loss=TokenLoss(shift=False),
         reduce_logits=Tags(),
         notes=tuple(notes),
     )

@@ -38,14 +38,15 @@ class TokenLoss:
 
     Trainer counts these tokens. The loss does not depend on the distribution of rows over ranks and batches.
     `shift`: the model predicts the next token, so that a label belongs to the position before its token.
+    `smoothing`: --label_smoothing_factor. A task with another loss overrides `_sums`.
 
     Logits: float [batch, tokens, classes], or the sums of operators.output_layer. Labels: int64 [batch, tokens].
     Loss: float32 scalar.
     """
 
-    def __init__(self, shift: bool, smoothing: float = 0.0) -> None:
-        self._shift = shift
-        self._smoothing = smoothing
+    def __init__(self, shift: bool) -> None:
+        self.shift = shift
+        self.smoothing = 0.0
 
     def __call__(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
         loss, tokens = self._sums(outputs["logits"], labels)
@@ -55,10 +56,10 @@ class TokenLoss:
     def _sums(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if logits.dim() == 2:
             return logits[:, 0].sum(), logits[:, 1].sum()
-        logits, targets = aligned(logits, labels, self._shift)
+        logits, targets = aligned(logits, labels, self.shift)
         kept = targets != IGNORED
         cross_entropy = torch.nn.functional.cross_entropy
-        loss = cross_entropy(logits[kept].float(), targets[kept], reduction="sum", label_smoothing=self._smoothing)
+        loss = cross_entropy(logits[kept].float(), targets[kept], reduction="sum", label_smoothing=self.smoothing)
         return loss, kept.sum()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -76,7 +77,8 @@ def test_the_largest_batch_has_the_longest_rows() -> None:
 def test_only_labels_of_tokens_are_cut_in_a_measured_row(
     shift: bool | None, row: dict[str, Any], kept: tuple[int, int]
 ) -> None:
-    inputs = TrainerInputs([row], None, None, None, "f1", 512, shift)
+    loss = None if shift is None else SimpleNamespace(shift=shift)
+    inputs = TrainerInputs([row], None, None, None, "f1", 512, loss)
     found = memory.short_row(inputs, 0)
     assert (len(found["input_ids"]), len(found["labels"])) == kept
 
