@@ -25,7 +25,7 @@ from cpu_train_stack.train.model import sharding
 from cpu_train_stack.train.model.pretrained import Loaded
 from cpu_train_stack.train.tasks import chat, packing
 from cpu_train_stack.train.tasks.sequences import Example, Padder, Sequences, sequence_length
-from cpu_train_stack.train.tasks.tokens import IGNORED, Perplexity, RowSums, TokenLoss, check_release
+from cpu_train_stack.train.tasks.tokens import IGNORED, Perplexity, RowSums, TokenLoss
 
 
 @dataclass
@@ -92,7 +92,6 @@ def make_inputs(arguments: GenerationArguments, rows: Rows, loaded: Loaded, fold
     Raises UsageError for data with nothing to learn, and for a missing chat template.
     """
     length = sequence_length(arguments, TASK, loaded.limit)
-    check_release(TASK.name)
     splits = [split for split in (rows.train, rows.validation) if split is not None]
     if arguments.chat_template_path or any(_has_conversations(split) for split in splits):
         chat.set_template(loaded.tokenizer, arguments.chat_template_path)

@@ -21,7 +21,7 @@ from cpu_train_stack.train.flags.flag import FlagRange, flag
 from cpu_train_stack.train.model.pretrained import Loaded
 from cpu_train_stack.train.tasks import generation
 from cpu_train_stack.train.tasks.sequences import Padder, TokenizedRows, sequence_length
-from cpu_train_stack.train.tasks.tokens import IGNORED, Perplexity, RowSums, TokenLoss, check_release
+from cpu_train_stack.train.tasks.tokens import IGNORED, Perplexity, RowSums, TokenLoss
 
 
 @dataclass
@@ -110,7 +110,6 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
 
 def make_inputs(arguments: MaskingArguments, rows: Rows, loaded: Loaded, folder: TokenFolder) -> TrainerInputs:
     """Tokenize all rows. Raises UsageError for a tokenizer without a mask token."""
-    check_release(TASK.name)
     tokenizer = loaded.tokenizer
     if tokenizer.mask_token_id is None:
         raise UsageError(

@@ -13,6 +13,7 @@ from cpu_train_stack.train.data.token_files import TokenFolder
 from cpu_train_stack.train.data.types import Rows, TrainerInputs
 from cpu_train_stack.train.flags.arguments import Task, TaskArguments
 from cpu_train_stack.train.model.pretrained import Loaded
+from cpu_train_stack.train.tasks.tokens import check_release
 
 _NAMES = (f"{__package__}.{module.name}" for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
 _WITH_TASK = (module for module in map(import_module, _NAMES) if hasattr(module, "TASK"))
@@ -51,4 +52,6 @@ def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: To
     """Tokenize the rows, in files of `folder` if there are many. Raises UsageError if they do not suit the
     model."""
     inputs: TrainerInputs = _MODULES[rows.task.name].make_inputs(arguments, rows, loaded, folder)
+    if inputs.loss is not None:
+        check_release(rows.task.name)
     return inputs

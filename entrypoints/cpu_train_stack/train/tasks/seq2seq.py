@@ -24,14 +24,7 @@ from cpu_train_stack.train.flags.flag import COUNT, FlagRange, flag
 from cpu_train_stack.train.model.pretrained import Loaded
 from cpu_train_stack.train.scores import texts
 from cpu_train_stack.train.tasks.sequences import Padder, TokenizedRows, check_positions, sequence_length
-from cpu_train_stack.train.tasks.tokens import (
-    IGNORED,
-    Perplexity,
-    RowSums,
-    TokenLoss,
-    check_evaluated,
-    check_release,
-)
+from cpu_train_stack.train.tasks.tokens import IGNORED, Perplexity, RowSums, TokenLoss, check_evaluated
 
 
 @dataclass
@@ -154,7 +147,6 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
 
 def make_inputs(arguments: PairArguments, rows: Rows, loaded: Loaded, folder: TokenFolder) -> TrainerInputs:
     """Tokenize all rows. Raises UsageError for a model that cannot be trained on them."""
-    check_release(TASK.name)
     model, tokenizer = loaded.model, loaded.tokenizer
     _check_model(model, tokenizer)
     # A tokenizer's own limit is not the model's: T5 has no limit, but its tokenizer has 512.

@@ -20,7 +20,7 @@ from cpu_train_stack.train.model.pretrained import Loaded
 from cpu_train_stack.train.scores import entities
 from cpu_train_stack.train.tasks.classification import choose_labels
 from cpu_train_stack.train.tasks.sequences import Example, Padder, Sequences, sequence_length
-from cpu_train_stack.train.tasks.tokens import IGNORED, RowSums, TokenLoss, check_evaluated, check_release, means
+from cpu_train_stack.train.tasks.tokens import IGNORED, RowSums, TokenLoss, check_evaluated, means
 
 TASK = Task(
     name="token-classification",
@@ -88,7 +88,6 @@ def read_rows(arguments: TaskArguments, splits: Splits) -> Rows:
 
 def make_inputs(arguments: TaskArguments, rows: Rows, loaded: Loaded, folder: TokenFolder) -> TrainerInputs:
     """Tokenize all rows. Raises UsageError if max_seq_length is too long for the model."""
-    check_release(TASK.name)
     length = sequence_length(arguments, TASK, loaded.limit)
     names = rows.labels or []
     notes: list[str] = []
