@@ -23,10 +23,8 @@ class Splits:
 
     @property
     def any(self) -> tables.DataTable:
-        table = self.train or self.validation
-        if table is None:
-            raise UsageError("no data: pass --train_file and --validation_file, or --dataset_name")
-        return table
+        """One of the tables. The check of the flags refuses a run without any."""
+        return next(table for table in (self.train, self.validation) if table is not None)
 
 
 def load(arguments: TaskArguments, do_train: bool, do_eval: bool) -> Splits:
