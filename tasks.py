@@ -1,6 +1,7 @@
 """The tasks of ./inv and of plain invoke, by section, in the order in which a user needs them."""
 
 import itertools
+import os
 import sys
 
 from invoke.collection import Collection
@@ -20,8 +21,8 @@ try:
         tasks_manifests,
     )
 except ImportError as error:
-    if (error.name or "").startswith(("cpu_train_stack.", "tooling")):
-        raise
+    if (error.name or "").startswith(("cpu_train_stack.", "tooling")) or "INV_CWD" in os.environ:
+        raise  # ./inv has a line of its own
     raise Exit(f"tasks.py: this Python cannot import {error.name}: {_FIX}", code=2) from None
 
 BENCH = Collection.from_module(tasks_bench, name="bench")

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 VALUES = (
     *("", "-", "--", "-1", "0", "1", "3", "1e99", "nan", "9" * 400, "\u0663", "\x1b]0;t\x07", "a\nb", "$(id)"),
+    *("9" * 5000, "1(x99999999999)", "n[0-99999999999]"),
     *("a$b", "\U0001f600", "x" * 5000, "/dev/null", "/", ".", "none", "node-0", "A=1", "RANK=3", "=", "1.5"),
     *("64g", "true", "https://u:p@h/x", "a@sha256:" + "0" * 64, "mpirun", "2.13", "torch=1", "--help", "%s{0}"),
 )

@@ -3,6 +3,7 @@
 import os
 import sys
 
+_MISSING = "inv: {}, expected it in .venv: delete .venv, and run the same command again"
 try:
     from invoke.exceptions import Exit
 
@@ -12,7 +13,7 @@ try:
     from tooling.cli import parser
     from tooling.cli.process import guarded
 except ModuleNotFoundError as error:
-    print(f"inv: {error}, expected it in .venv: delete .venv, and run the same command again", file=sys.stderr)
+    print(_MISSING.format(error), file=sys.stderr)
     sys.exit(2)
 
 
@@ -30,6 +31,9 @@ def main() -> int:
         if end.message:
             say(end.message)
         return end.code
+    except ModuleNotFoundError as error:  # tasks import some packages when they need them
+        say(_MISSING.format(error))
+        return 2
     return 0
 
 

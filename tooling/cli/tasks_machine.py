@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.say import show
 from cpu_train_stack.report import compare as report
 from tooling.basis.console import HtmlOption, JsonOption
 from tooling.checks import in_image, suite
@@ -25,7 +26,7 @@ def compare(
     output: Annotated[str, "the file to write"] = report.NAME,
 ) -> None:
     """Compare jobs on one HTML page: ./inv compare FOLDER FOLDER ..."""
-    print(report.write([Path(folder) for folder in folders], Path(output)))
+    show(str(report.write([Path(folder) for folder in folders], Path(output))))
 
 
 @task(name="test")

@@ -105,7 +105,7 @@ def remove(project: str, endpoint: str) -> None:
                 with _removed_meanwhile():
                     network.remove()
             except failures.APIError:
-                say(f"warning: {_use(network)}: disconnect them, and run ./inv down")
+                say(f"warning: {_use(network)}: disconnect them, and remove the network")
 
 
 def projects_of_networks(endpoint: str) -> set[str]:

@@ -42,13 +42,18 @@ def assignment(flag: str, text: str, reserved: Sequence[str] = MEETING) -> tuple
     name, equals, value = text.partition("=")
     if not equals:
         raise UsageError(f"{flag} {text!r}: expected NAME=VALUE")
+    check_variable(flag, name, reserved)
+    return name, value
+
+
+def check_variable(flag: str, name: str, reserved: Sequence[str] = MEETING) -> None:
+    """Check the name of a variable that the user gives to the ranks. Raises UsageError."""
     if not VARIABLE.fullmatch(name):
         raise UsageError(f"{flag}: {name!r} is not a variable name, expected letters, digits and '_'")
     if name in (*RESERVED, *reserved) or name.startswith("PET_"):
         raise UsageError(f"{flag} {name}: the launcher sets this variable: remove it")
     if name == contract.RANKS_PER_NODE:
         raise UsageError(f"{flag} {name}: use --ranks-per-node")
-    return name, value
 
 
 def check_distinct(flag: str, texts: Sequence[str]) -> None:

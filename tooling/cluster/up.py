@@ -211,17 +211,13 @@ def watch(name: str | None) -> None:
 def variables(words: Sequence[str]) -> dict[str, str | None]:
     """Parse --env. `NAME=VALUE` sets a variable in every rank; `NAME` passes the caller's own value."""
     check_all(
-        [*(partial(_check_variable, word) for word in words), partial(launchers.check_distinct, "--env", words)]
+        [
+            *(partial(launchers.check_variable, "--env", word.partition("=")[0]) for word in words),
+            partial(launchers.check_distinct, "--env", words),
+        ]
     )
     parts = (word.partition("=") for word in words)
     return {key: value if equals else None for key, equals, value in parts}
-
-
-def _check_variable(word: str) -> None:
-    if not launchers.VARIABLE.fullmatch(word.partition("=")[0]):
-        raise UsageError(f"--env {word!r}: expected NAME=VALUE, or NAME to pass your own value")
-    if (name := word.partition("=")[0]) in (*launchers.RESERVED, *launchers.MEETING):
-        raise UsageError(f"--env {name}: the launcher sets this variable: leave it out")
 
 
 def check_set(names: Sequence[str], environ: Mapping[str, str]) -> None:

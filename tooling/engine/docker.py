@@ -7,11 +7,12 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 from cpu_train_stack.cli import signals
 from cpu_train_stack.cli.errors import UsageError
-from cpu_train_stack.cli.files import LockedError, locked, write_with_folder
+from cpu_train_stack.cli.files import LockedError, locked, parse_json, write_with_folder
 from cpu_train_stack.cli.printable import last_line
 from cpu_train_stack.cli.say import say
 from tooling.basis import identity
@@ -80,11 +81,20 @@ def _removed_later(name: str, client: Sequence[str]) -> Iterator[None]:
 
 def _remove_left() -> None:
     for left in _ONCE.glob(f"{PREFIX}*"):
-        with suppress(LockedError, FileNotFoundError), locked(left, waiting=None):
-            client = left.read_text(encoding="utf-8")  # empty: its command has ended just now
-            if client and not _remove(left.name, json.loads(client)):
+        with suppress(LockedError, FileNotFoundError, IsADirectoryError), locked(left, waiting=None):
+            client = _client_of(left)
+            if client and not _remove(left.name, client):
                 return
             left.unlink()
+
+
+def _client_of(record: Path) -> list[str]:
+    """The command of the client in a record. Empty: its command has ended just now, or the file is damaged."""
+    with suppress(ValueError):
+        client = parse_json(record.read_text(encoding="utf-8"))
+        if isinstance(client, list) and all(isinstance(word, str) for word in client):
+            return client
+    return []
 
 
 def call(

@@ -1,5 +1,6 @@
 """Checks all hosts in parallel before anything starts. Each host that fails is reported in one line."""
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,6 +22,10 @@ _FIXES = (
     ("permission denied", "add the user to the group docker on the host"),
     ("cannot connect to the docker daemon", "start Docker on the host: sudo systemctl start docker"),
 )
+
+
+# The answer to commands.image.
+_IMAGE = re.compile(r"sha256:[0-9a-f]{64}( .*)?")
 
 
 def places(job: Job, remotes: Sequence[Remote], unreachable: Sequence[str]) -> list[Place]:
@@ -91,7 +96,10 @@ def _image(job: Job, remote: Remote) -> str:
             f"{job.reference} is missing: copy it to the host (docker save, docker load), "
             "or push it with ./inv push and pass --image-lock image.lock.json"
         )
-    return done.out.strip()
+    answer = done.out.strip()
+    if not _IMAGE.fullmatch(answer):
+        raise RemoteError(f"docker image inspect answered {shorten(answer)!r}, expected an image's ID and content")
+    return answer
 
 
 def _facts(remote: Remote) -> Facts:

@@ -52,7 +52,7 @@ def read(name: str) -> Record | None:
     """None if no job of that name was launched from this checkout. Raises UsageError for a broken file."""
     file = folder_of(name) / "job.json"
     try:
-        found = files.parse_json(file.read_text(encoding="utf-8"))
+        found = files.parse_json(files.read_below(file.parent, file.name))
         hosts = tuple(HostfileEntry(**host) for host in found.pop("hosts"))
         containers = tuple(found.pop("containers"))
         record = Record(hosts=hosts, containers=containers, **found)

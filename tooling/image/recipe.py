@@ -168,6 +168,10 @@ def labels(pin: Pin, base: Base, versions: Mapping[str, str], inputs: str) -> di
     }
 
 
+_HOST = re.compile(r"([^/?#;]*@)?[^/@:?#;]*(:[0-9]*)?([/?#;]|$)")
+_QUERY = re.compile(r"[?#;]")
+
+
 def project_version() -> str:
     """The version in pyproject.toml."""
     return str(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
@@ -189,9 +193,16 @@ def revision() -> tuple[str, str, str]:
     commit = git("rev-parse", "HEAD")
     if commit and git("status", "--porcelain", "--untracked-files=all") != "":  # None: git status failed
         commit += DIRTY
-    # An origin URL may contain a token: keep only what follows the last @, without the query.
-    origin = re.split(r"[?#]", (git("config", "--get", "remote.origin.url") or "").rpartition("@")[2])[0]
+    origin = without_secrets(git("config", "--get", "remote.origin.url") or "")
     return commit or "unknown", git("log", "-1", "--format=%cI") or "unknown", origin or "unknown"
+
+
+def without_secrets(url: str) -> str:
+    """A repository's URL without its scheme's credentials and its query, either of which may have a token."""
+    location = url.rpartition("://")[2]
+    if _HOST.match(location):  # otherwise, a password may have the first / or ? of the URL
+        location = _QUERY.split(location)[0]
+    return _QUERY.split(location.rpartition("@")[2])[0]
 
 
 def has_another_owner() -> bool:

@@ -98,6 +98,13 @@ class Parser(argparse.ArgumentParser):
 
 
 class _OptionParser(Parser):
+    """Also refuses empty values, as of an unset variable in --html "$FILE"."""
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        if "" in arg_strings and action.nargs != argparse.REMAINDER:
+            raise argparse.ArgumentError(action, "found an empty text, expected a value: check the variable")
+        return super()._get_values(action, arg_strings)
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: {message}; see {self.prog} --help")
 

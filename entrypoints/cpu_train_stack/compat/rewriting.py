@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import parse_json
 from cpu_train_stack.compat.flags import OldFlag, is_true
 
 
@@ -100,7 +101,7 @@ def with_key(config: Any, key: str, value: Any) -> Any:
     """A copy of an object of the configuration with one more value. `config`: also JSON or a JSON file's path."""
     if isinstance(config, str):
         try:
-            config = json.loads(config if config.startswith("{") else Path(config).read_text(encoding="utf-8"))
+            config = parse_json(config if config.startswith("{") else Path(config).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise UsageError(f"{config!r} is neither a JSON object nor a JSON file ({error})") from error
     if config is None or isinstance(config, Mapping):

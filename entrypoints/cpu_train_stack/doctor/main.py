@@ -23,7 +23,7 @@ from cpu_train_stack.cli.checks import Check, CheckStatus
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.cli.numbers import count
 from cpu_train_stack.cli.options import default_backend, option, parse_options, port_number, ranks_of_a_node
-from cpu_train_stack.cli.say import say
+from cpu_train_stack.cli.say import say, show
 from cpu_train_stack.doctor import container, image, network, ranks
 from cpu_train_stack.machine import cpus, topology
 from cpu_train_stack.page import checks as page
@@ -73,7 +73,7 @@ def main(argv: list[str]) -> int:
     for check in examine(options, os.environ):
         done.append(check)
         if not options.as_json:
-            print(checks.lines(check, width), flush=True)  # at once: the measurements take a while
+            show(checks.lines(check, width))  # at once: the measurements take a while
     if options.as_json:
         print(checks.document(done))
     if options.html:

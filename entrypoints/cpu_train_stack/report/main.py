@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cpu_train_stack import contract
 from cpu_train_stack.cli.options import option, parse_options
+from cpu_train_stack.cli.say import show
 from cpu_train_stack.page import render
 from cpu_train_stack.report import compare, folder
 
@@ -40,5 +41,5 @@ def main(argv: list[str]) -> int:
         path = render.save(folder.of(folders[0]), Path(options.output))
     else:
         path = folder.write(folders[0])
-    print(path)
+    show(str(path))
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -11,6 +10,7 @@ from functools import cached_property, partial
 from typing import Any, Callable
 
 from cpu_train_stack.cli.errors import UsageError
+from cpu_train_stack.cli.files import parse_json
 from cpu_train_stack.train.data.tables import DataTable, RowStream, count_and_digest, refuse_unlabelled, short
 from cpu_train_stack.train.flags.arguments import TaskArguments
 
@@ -141,7 +141,7 @@ def _options(table: DataTable, row: int, values: Sequence[Any]) -> dict[str, Any
         given = value
         if isinstance(value, str):
             with contextlib.suppress(ValueError):
-                given = json.loads(value)
+                given = parse_json(value)
         if not given:
             continue
         if name == _TOOLS and isinstance(given, list) and all(isinstance(tool, dict) for tool in given):

@@ -228,3 +228,12 @@ def test_the_fix_of_an_incomplete_placement_is_complete() -> None:
     check = checks.refusal("launcher", caught.value)
     assert check.detail.startswith("found RANK=0 WORLD_SIZE=2, but not LOCAL_RANK LOCAL_WORLD_SIZE")
     assert check.fix.startswith("unset these variables to run a single rank, or set the missing ones")
+
+
+def test_control_characters_of_other_nodes_are_written_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = Check("versions", CheckStatus.OK, "node-0 has pin \x1b]0;title\x07")
+    monkeypatch.setattr(main, "examine", lambda *_: [answer])
+    assert main.main([]) == 0
+    assert "\\x1b]0;title\\x07" in capsys.readouterr().out

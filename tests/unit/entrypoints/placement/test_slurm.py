@@ -34,8 +34,11 @@ def test_node_lists_expand(text: str, hosts: list[str]) -> None:
     assert expand_nodelist(text) == hosts
 
 
-@pytest.mark.parametrize("text", ["٣", "2(x٣)", "²", ""])
-def test_non_ascii_digits_are_not_a_number_of_tasks(text: str) -> None:
+MANY_NODES = ("n[0-99999999999]", "n[0-999]r[0-999]", "n[0-60000],m[0-60000]", f"n[{'9' * 5000}]")
+
+
+@pytest.mark.parametrize("text", ["٣", "2(x٣)", "²", "", "1(x99999999999)", "1(x60000),1(x60000)", "9" * 5000])
+def test_other_text_and_too_many_nodes_are_not_numbers_of_tasks(text: str) -> None:
     with pytest.raises(UsageError, match="SLURM_STEP_TASKS_PER_NODE"):
         tasks_per_node(text)
 
@@ -45,7 +48,7 @@ def test_a_step_in_non_ascii_digits_is_not_a_shell_step(step: str) -> None:
     assert detect({**recorded.srun(1, "2", [2], "node01"), "SLURM_STEP_ID": step}).launcher == "Slurm"
 
 
-@pytest.mark.parametrize("text", ["node[٣]", "node[1-", "node[a-b]", "", ",", "node[1-2"])
+@pytest.mark.parametrize("text", ["node[٣]", "node[1-", "node[a-b]", "", ",", "node[1-2", *MANY_NODES])
 def test_broken_node_lists_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="SLURM_STEP_NODELIST"):
         expand_nodelist(text)

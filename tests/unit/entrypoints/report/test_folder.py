@@ -86,6 +86,13 @@ def test_the_command_prints_the_path(tmp_path: Path, capsys: pytest.CaptureFixtu
     ]
 
 
+def test_control_characters_of_a_folders_name_are_written_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main([str(synthetic_records.write(tmp_path / "a\x1b]0;title\x07"))]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}/a\\x1b]0;title\\x07/report.html\n"
+
+
 def test_a_folder_without_records_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"holds no records of a job: expected _records/rank-\*\.jsonl"):
         main.main([str(tmp_path)])

@@ -167,6 +167,18 @@ def test_a_package_that_is_missing_in_the_environment_is_one_line(tmp_path: Path
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
 
+def test_a_package_that_a_task_needs_later_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "yaml.py").write_text("import no_such\n")
+    (tmp_path / "docker.py").write_text("import no_such\n")
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path), "INV_CWD": str(tmp_path)}
+    line = "inv: No module named 'no_such', expected it in .venv: delete .venv, and run the same command again\n"
+    for arguments in (["matrix"], ["status"]):
+        argv = [sys.executable, "-m", "tooling", *arguments]
+        done = subprocess.run(argv, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
+        (tmp_path / "yaml.py").unlink(missing_ok=True)
+
+
 @pytest.mark.parametrize("arguments", [["--list"], ["verify", "--help"]], ids=" ".join)
 def test_a_character_set_without_an_ellipsis_is_enough(arguments: list[str]) -> None:
     environ = {**os.environ, "PYTHONIOENCODING": "latin-1"}

@@ -70,7 +70,13 @@ def test_variables_to_pass_on_that_are_not_set_are_refused_before_anything_start
 
 @pytest.mark.parametrize("word", ["=x", "1A=x", "A B", "é", ""])
 def test_a_variable_without_a_valid_name_is_refused(word: str) -> None:
-    with pytest.raises(UsageError, match="expected NAME=VALUE"):
+    with pytest.raises(UsageError, match="is not a variable name"):
+        up.variables([word])
+
+
+@pytest.mark.parametrize("word", ["RANK=3", "MASTER_PORT=1", "PET_NNODES=9", "CPU_TRAIN_STACK_RANKS_PER_NODE=2"])
+def test_a_variable_of_the_launcher_is_refused(word: str) -> None:
+    with pytest.raises(UsageError, match=f"--env {word.partition('=')[0]}"):
         up.variables([word])
 
 

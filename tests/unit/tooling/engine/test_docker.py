@@ -85,6 +85,15 @@ def test_a_container_that_cannot_be_removed_now_is_removed_later(client: Path, m
     assert left.exists() == stays
 
 
+@pytest.mark.parametrize("text", ["garbage", "null", "3", "[" * 200_000, "[null]"])
+def test_a_damaged_record_of_a_container_is_deleted(client: Path, text: str) -> None:
+    docker._ONCE.mkdir()
+    left = docker._ONCE / f"{docker.PREFIX}left"
+    left.write_text(text)
+    docker.run("x", [], client=[str(client)])
+    assert not left.exists()
+
+
 def test_the_exported_container_has_a_command_and_is_removed_as_are_those_of_killed_commands(client: Path) -> None:
     """An image need not have a command, and `create` needs one."""
     folder = client.parent / "containers"

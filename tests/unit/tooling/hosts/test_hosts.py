@@ -2,14 +2,16 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.placement.hostfile import HostfileEntry
 from tests.unit.tooling.hosts.host_jobs import HOSTS, job
-from tooling.hosts import facts
+from tooling.engine.ssh import Done, Remote, RemoteError
+from tooling.hosts import checks, facts
 from tooling.hosts.facts import Facts
 from tooling.hosts.job import Job, forwarded_values, ranks_on_each, read_hosts
 from tooling.pins import parse
@@ -152,6 +154,14 @@ def test_a_host_cannot_choose_the_text_of_a_command_on_another_host(old: str, ne
 def test_a_route_that_is_a_command_is_refused(answer: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         facts.route(answer)
+
+
+@pytest.mark.parametrize("answer", ["sha256:1", f"sha256:{'a' * 64}\nalpha:dead x", f"x{'a' * 70}"])
+def test_an_answer_that_is_no_image_is_refused_in_one_line(answer: str) -> None:
+    remote = SimpleNamespace(run=lambda _command: Done(0, f"{answer}\n", ""))
+    with pytest.raises(RemoteError, match="expected an image's ID and content") as caught:
+        checks._image(job(), cast(Remote, remote))
+    assert "\n" not in str(caught.value)
 
 
 def sound() -> Facts:

@@ -1,5 +1,6 @@
 """job.json of one job is damaged: one line, and the other jobs are found."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,18 @@ _DAMAGED = {
     "a host": BAD.replace('[{"name": "a"}]', "[3]"),
     "an exit code": BAD.replace("true", 'true, "exit_code": "x"'),
 }
+
+
+@pytest.mark.timeout(60)
+def test_a_file_without_an_end_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "JOBS", tmp_path)
+    for name in ("endless", "fifo"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "endless" / "job.json").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "fifo" / "job.json")
+    for name in ("endless", "fifo"):
+        with pytest.raises(UsageError, match=f"{name}/job.json is not a file written by .*: delete it"):
+            record.read(name)
 
 
 @pytest.mark.parametrize("text", [*_DAMAGED.values(), None], ids=[*_DAMAGED, "folder"])

@@ -205,6 +205,22 @@ def test_the_label_of_the_origin_has_no_token(checkout: Path) -> None:
     assert recipe.labels(PIN, GROUND, {}, "sum")["org.opencontainers.image.revision"].endswith("-dirty")
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://{}@h.example/g/x.git",
+        "https://user:{}@h.example/g/x.git?a@b",
+        "https://user:{}/{}@h.example/g/x.git",
+        "https://h.example/g/x.git?private_token=a@{}",
+        "https://h.example/g/x.git#a@{}",
+        "https://h.example/g/x.git;private_token={}",
+        "user@h.example/g/x.git",
+    ],
+)
+def test_no_part_of_an_origin_that_may_be_secret_is_in_the_label(url: str) -> None:
+    assert recipe.without_secrets(url.replace("{}", "s3cret")) == "h.example/g/x.git"
+
+
 def test_a_second_build_of_a_pin_waits_for_the_first_and_finds_its_image(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

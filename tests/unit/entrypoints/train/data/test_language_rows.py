@@ -50,6 +50,7 @@ def test_the_columns_of_conversations_completions_and_tags_are_recognized() -> N
         ),
         ({"messages": [[{**USER, "content": [{"type": "image"}]}]]}, "row 1: message 1 of column 'messages' is"),
         ({"messages": [[USER]] * 2, "tools": [None, "clock"]}, "row 2: column 'tools' holds 'clock', expected a"),
+        ({"messages": [[USER]], "tools": ["[" * 200_000]}, "row 1: column 'tools' holds '[[[["),
         ({"messages": [[USER]], "tools": [[1]]}, "row 1: column 'tools' holds [1], expected a list of JSON"),
         ({"messages": [[USER]], "chat_template_kwargs": [[1]]}, "column 'chat_template_kwargs' holds [1], exp"),
         ({"text": ["a", None, 3]}, "x.jsonl row 3: column 'text' holds 3"),
