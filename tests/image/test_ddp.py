@@ -80,9 +80,13 @@ for extra, given in ((None, None), (torch.nn.Linear(2, 2), None), (None, True)):
     ddp.tune(arguments, model, batch)
     assert all(parameter.grad is None for parameter in model.parameters())
     print(arguments.ddp_find_unused_parameters, arguments.ddp_broadcast_buffers)
+# Labels that the model's own loss refuses.
+model.extra, arguments, batch["labels"] = None, TrainingArguments("/tmp/x", use_cpu=True), torch.ones(1, 3)
+ddp.tune(arguments, model, batch, lambda outputs, labels: outputs["logits"].sum() * labels.sum())
+print(arguments.ddp_find_unused_parameters)
 """
 
 
 def test_ddp_searches_for_unused_parameters_only_where_there_are_some(run_in_image: RunInImage) -> None:
     done = run_in_image("python", "-c", UNUSED)
-    assert done.stdout.split() == ["False", "False", "True", "False", "True", "False"], done.stderr
+    assert done.stdout.split() == ["False", "False", "True", "False", "True", "False", "False"], done.stderr

@@ -49,7 +49,7 @@ def run(parsed: Parsed, environment: DistributedEnvironment, announce: Announce)
     arguments, inputs, model = setup.arguments, setup.inputs, setup.loaded.model
     output, is_sharded = Path(arguments.output_dir), sharding.is_sharded(model)
     if inputs.train is not None and environment.world_size > 1 and not is_sharded:
-        ddp.tune(arguments, model, inputs.collate([memory.short_row(inputs, 0)]))
+        ddp.tune(arguments, model, inputs.collate([memory.short_row(inputs, 0)]), inputs.loss)
     elif environment.world_size == 1:
         ddp.ignore_frozen(model)
     with agreement():
