@@ -166,6 +166,20 @@ def test_a_trainjob_saves_its_work_on_a_drained_node_and_resumes(cluster: Cluste
     wait_for(again[:1], f"training: 1000 steps from step {step}, ranks: 2")
 
 
+@pytest.mark.parametrize("number", [0, 1], ids=["the first pod", "the second pod"])
+def test_a_pytorchjob_saves_its_work_on_a_drained_node_and_resumes(cluster: Cluster, number: int) -> None:
+    shutil.rmtree(cluster.claim / "long", ignore_errors=True)
+    (job,) = documents("pytorchjob", LONG)
+    workers = pods.pytorchjob_pods(job)
+    names = [cluster.start(pod) for pod in workers]
+    step = drained(cluster, names, "$(job)-pytorchjob", [names[number]])
+    assert ended(names) == [contract.STOPPED_EXIT_CODE] * 2
+    # The kubelet starts the other pod's container again, and the operator creates the drained pod anew.
+    subprocess.run(["docker", "start", names[1 - number]], check=True, capture_output=True, timeout=60)
+    names[number] = cluster.start(workers[number])
+    wait_for(names[:1], f"training: 1000 steps from step {step}, ranks: 2")
+
+
 def test_a_trainjobs_pods_train(cluster: Cluster) -> None:
     runtime, job = documents("trainjob")
     wait([cluster.start(pod) for pod in pods.trainjob_pods(runtime, job)])
@@ -213,14 +227,17 @@ def make_keys(image: str, folder: Path) -> None:
 @pytest.mark.parametrize(
     "stopped", [slice(2, 3), slice(1, 2), slice(0, 3)], ids=["the launcher", "a worker", "all"]
 )
-def test_an_mpijobs_ranks_save_their_work_on_a_drained_node(
+def test_an_mpijobs_ranks_save_their_work_on_a_drained_node_and_resume(
     cluster: Cluster, tmp_path: Path, stopped: slice
 ) -> None:
     shutil.rmtree(cluster.claim / "long", ignore_errors=True)
     workers, launcher = mpijob_pods(cluster, tmp_path, LONG)
     names = [cluster.start(pod) for pod in (*workers, launcher)]
-    assert drained(cluster, names[-1:], "$(job)-mpijob", names[stopped]) > 0
+    step = drained(cluster, names[-1:], "$(job)-mpijob", names[stopped])
     assert ended(names[-1:]) == [contract.STOPPED_EXIT_CODE]
+    # The operator creates the drained workers anew, and the launcher in any case.
+    again = [cluster.start(pod) for pod in (*workers[stopped], launcher)]
+    wait_for(again[-1:], f"training: 1000 steps from step {step}, ranks: 2")
 
 
 def test_an_mpijobs_next_launcher_waits_for_ranks_that_save_and_resumes(cluster: Cluster, tmp_path: Path) -> None:

@@ -78,7 +78,13 @@ OPEN_MPI = ("mpirun.openmpi", "--oversubscribe", "--mca", "odls_base_sigkill_tim
 
 
 @pytest.mark.parametrize(
-    "start", [OPEN_MPI, ("python", "-m", "torch.distributed.run", "--nproc-per-node=2", "--no-python")]
+    "start",
+    [
+        OPEN_MPI,
+        ("mpirun.mpich", "-n", "2"),
+        ("python", "-m", "torch.distributed.run", "--nproc-per-node=2", "--no-python"),
+    ],
+    ids=["Open MPI", "MPICH", "torchrun"],
 )
 def test_ranks_save_a_checkpoint_after_sigterm(node: str, start: tuple[str, ...]) -> None:
     output = f"/tmp/ended-by-{start[0]}"

@@ -62,12 +62,17 @@ def test_train_reports_its_progress(report: Any) -> None:
     _check(report("0", "train", *line("/output/answered", max_steps=3, logging_steps=1), ranks=2)[1])
 
 
-def test_a_script_reports_its_progress(report: Any) -> None:
-    _check(report("0", "run", "/output/script.py")[1])
+RANKS = pytest.mark.parametrize("ranks", [1, 2])
 
 
-def test_a_server_that_does_not_answer_delays_no_step(report: Any) -> None:
-    _, reports, output = report("60", "run", "/output/script.py")
+@RANKS
+def test_a_script_reports_its_progress(report: Any, ranks: int) -> None:
+    _check(report("0", "run", "/output/script.py", ranks=ranks)[1])
+
+
+@RANKS
+def test_a_server_that_does_not_answer_delays_no_step(report: Any, ranks: int) -> None:
+    _, reports, output = report("60", "run", "/output/script.py", ranks=ranks)
     assert reports
     assert json.loads((output / "metrics.json").read_text())["train_runtime"] < ANSWER_SECONDS
 
