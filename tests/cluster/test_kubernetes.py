@@ -138,6 +138,8 @@ def test_a_job_succeeds_only_if_the_ranks_of_all_pods_do(cluster: Cluster, resta
 
 # If a flag is repeated, its last value counts.
 LONG = (*TRAIN, "--output_dir=/pvc/long/$(job)", "--max_steps=1000", "--save_steps=1000", "--logging_steps=1")
+# By this step, an MPIJob's launcher knows that its ranks can save: the watch of a node looks every 0.25 s.
+SAVABLE = "step 50/"
 
 
 def wait_for(names: list[str], text: str) -> None:
@@ -150,7 +152,7 @@ def wait_for(names: list[str], text: str) -> None:
 
 def drained(cluster: Cluster, names: list[str], folder: str, stopped: list[str]) -> int:
     """Stop pods while the ranks train, as a drain does. Returns the step of the checkpoint that they save."""
-    wait_for(names, "step 1/")
+    wait_for(names, SAVABLE)
     subprocess.run(["docker", "stop", "--time=60", *stopped], check=True, capture_output=True, timeout=90)
     (checkpoint,) = (cluster.claim / "long" / folder).glob("checkpoint-*")
     return int(checkpoint.name.partition("-")[2])
@@ -245,7 +247,7 @@ def test_an_mpijobs_next_launcher_waits_for_ranks_that_save_and_resumes(cluster:
     shutil.rmtree(cluster.claim / "long", ignore_errors=True)
     workers, launcher = mpijob_pods(cluster, tmp_path, LONG)
     names = [cluster.start(pod) for pod in (*workers, launcher)]
-    wait_for(names[-1:], "step 1/")
+    wait_for(names[-1:], SAVABLE)
     subprocess.run(["docker", "pause", names[1]], check=True, capture_output=True, timeout=60)  # saving takes long
     stopped = subprocess.Popen(["docker", "stop", "--time=60", names[-1]], stdout=subprocess.DEVNULL)
     wait_for(names[-1:], "SIGTERM: the ranks save a checkpoint")
