@@ -176,7 +176,7 @@ def test_a_pytorchjob_saves_its_work_on_a_drained_node_and_resumes(cluster: Clus
     names = [cluster.start(pod) for pod in workers]
     step = drained(cluster, names, "$(job)-pytorchjob", [names[number]])
     assert ended(names) == [contract.STOPPED_EXIT_CODE] * 2
-    # The kubelet starts the other pod's container again, and the operator creates the drained pod anew.
+    # The kubelet starts the other pod's container again, and the operator creates the drained pod again.
     subprocess.run(["docker", "start", names[1 - number]], check=True, capture_output=True, timeout=60)
     names[number] = cluster.start(workers[number])
     wait_for(names[:1], f"training: 1000 steps from step {step}, ranks: 2")
@@ -237,7 +237,7 @@ def test_an_mpijobs_ranks_save_their_work_on_a_drained_node_and_resume(
     names = [cluster.start(pod) for pod in (*workers, launcher)]
     step = drained(cluster, names[-1:], "$(job)-mpijob", names[stopped])
     assert ended(names[-1:]) == [contract.STOPPED_EXIT_CODE]
-    # The operator creates the drained workers anew, and the launcher in any case.
+    # The operator creates the drained workers again, and the launcher in any case.
     again = [cluster.start(pod) for pod in (*workers[stopped], launcher)]
     wait_for(again[-1:], f"training: 1000 steps from step {step}, ranks: 2")
 
@@ -252,7 +252,7 @@ def test_an_mpijobs_next_launcher_waits_for_ranks_that_save_and_resumes(cluster:
     stopped = subprocess.Popen(["docker", "stop", "--time=60", names[-1]], stdout=subprocess.DEVNULL)
     wait_for(names[-1:], "SIGTERM: the ranks save a checkpoint")
     again = cluster.start(launcher)
-    wait_for([again], "still save a checkpoint: waiting for them")
+    wait_for([again], "are still saving a checkpoint: waiting for them")
     subprocess.run(["docker", "unpause", names[1]], check=True, capture_output=True, timeout=60)
     assert stopped.wait(90) == 0
     assert ended(names[-1:]) == [contract.STOPPED_EXIT_CODE]

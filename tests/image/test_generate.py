@@ -28,7 +28,7 @@ DRAWS = ("--temperature=1", "--max_new_tokens=12")
 MISTAKES = {
     "no folder": (["/output/none", "x"], "model folder '/output/none' does not exist"),
     "encoder": (["/output/bert", "x"], "expected a language model"),
-    "no tokens": (["/output/random", "", "--raw"], "the prompt has no tokens"),
+    "no text": (["/output/random", ""], "PROMPT: found an empty text"),
     "length": (["/output/random", "x", "--max_new_tokens", "0"], "--max_new_tokens"),
     "system": (["/output/random", "x", "--raw", "--system", "y"], "--system needs a chat template"),
 }

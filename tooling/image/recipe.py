@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cpu_train_stack.cli.files import write_with_folder
+from cpu_train_stack.records.origin import HIDDEN, without_credentials
 from tooling.basis.paths import IMAGES, ROOT
 from tooling.engine import docker
 from tooling.image.base import Base
@@ -168,10 +169,6 @@ def labels(pin: Pin, base: Base, versions: Mapping[str, str], inputs: str) -> di
     }
 
 
-_HOST = re.compile(r"([^/?#;]*@)?[^/@:?#;]*(:[0-9]*)?([/?#;]|$)")
-_QUERY = re.compile(r"[?#;]")
-
-
 def project_version() -> str:
     """The version in pyproject.toml."""
     return str(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
@@ -193,16 +190,9 @@ def revision() -> tuple[str, str, str]:
     commit = git("rev-parse", "HEAD")
     if commit and git("status", "--porcelain", "--untracked-files=all") != "":  # None: git status failed
         commit += DIRTY
-    origin = without_secrets(git("config", "--get", "remote.origin.url") or "")
+    url = without_credentials(git("config", "--get", "remote.origin.url") or "")
+    origin = re.split(r"[?#;]", url.replace(f"{HIDDEN}@", ""))[0]  # each may have a token
     return commit or "unknown", git("log", "-1", "--format=%cI") or "unknown", origin or "unknown"
-
-
-def without_secrets(url: str) -> str:
-    """A repository's URL without its scheme's credentials and its query, either of which may have a token."""
-    location = url.rpartition("://")[2]
-    if _HOST.match(location):  # otherwise, a password may have the first / or ? of the URL
-        location = _QUERY.split(location)[0]
-    return _QUERY.split(location.rpartition("@")[2])[0]
 
 
 def has_another_owner() -> bool:

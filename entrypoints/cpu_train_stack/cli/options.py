@@ -24,7 +24,7 @@ from cpu_train_stack.cli.numbers import MOST_RANKS, whole_number
 
 DEFAULT_TIMEOUT_SECONDS = 1800.0  # for each collective
 _LARGEST = 1e7  # of numbers that are not integers
-NO_DASH = "found '-', which is not standard input or output here: name a file, ./- for one of this name"
+NO_DASH = "found '-', which does not mean standard input or output here: name a file (./- if its name is -)"
 _T = TypeVar("_T")
 
 

@@ -59,12 +59,13 @@ _TOKEN = re.compile(
 )
 _WEBHOOK = re.compile(r"(\bhooks\.[\w.-]+/|://[^\s'\":]+(:[0-9]+)?/webhooks?/)[^\s'\"]+")
 _LOGIN = re.compile(r"(?<![\w/.@:+-])[\w.+-]+:[^\s/@:'\"]+@(?!sha[0-9]+:)(?=\w)")
-# Of an address: user name with password, which may have a slash. The query or fragment, which may be a signature.
-_USER = re.compile(r"(?<=://)(?:[^\s/]*|[^\s/:@]+:[^\s@]*)@")
+# Of an address: user name with password, which may have a slash, and is not a port before a path or a query. The
+# query or fragment, which may be a signature.
+_USER = re.compile(r"(?<=://)(?:[^\s/:?#]*|[^\s/:@?#]+:(?:(?![0-9]+[/?#])(?:[^\s/]*|[^\s@]*)|[0-9]+/[^\s@?#]*))@")
 _QUERY = re.compile(r"([?#])[^\s'\"]+")
 # The fields of a plan that Start has too.
 _PLACE = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "launcher", "backend", "bf16")
-_HIDDEN = "<hidden>"
+HIDDEN = "<hidden>"
 
 # The plan and the topology of this rank, as `export` wrote them; empty for a process that `start` did not start.
 _FOUND: dict[str, Any] = {}
@@ -127,12 +128,12 @@ def without_secrets(command: Sequence[str]) -> list[str]:
         name, equals, value = word.partition("=")
         if flag and not word.startswith("--") and not word.endswith(".py"):
             is_count = _is_count(flag, word)
-            shown.append(word if is_count else _HIDDEN)
+            shown.append(word if is_count else HIDDEN)
             flag = flag if _SEVERAL.search(flag) and not is_count else ""
             continue
         is_name = (word.startswith("-") or bool(equals)) and " " not in name
         is_secret = is_name and _is_secret(name) and not _is_count(name, value)
-        shown.append(f"{name}={_HIDDEN}" if is_secret and equals else _inside(word))
+        shown.append(f"{name}={HIDDEN}" if is_secret and equals else _inside(word))
         flag = name if is_secret and not equals else ""
     return shown
 
@@ -152,16 +153,16 @@ def _inside(word: str) -> str:
     """An argument without the secrets in it."""
 
     def hidden(found: re.Match[str]) -> str:
-        return found[0] if _is_count(found["name"], found["value"]) else f"{found['begin']}{_HIDDEN}"
+        return found[0] if _is_count(found["name"], found["value"]) else f"{found['begin']}{HIDDEN}"
 
     for key in filter(_is_secret, dict.fromkeys(_KEY.findall(word))):
         word = re.sub(f"(?<![\\w-])(?P<begin>(?P<name>{re.escape(key)}){_VALUE}", hidden, word)
     word = _FLAG.sub(lambda found: hidden(found) if _is_secret(found["name"]) else found[0], word)
-    return _LOGIN.sub(f"{_HIDDEN}@", _WEBHOOK.sub(rf"\1{_HIDDEN}", _TOKEN.sub(_HIDDEN, word)))
+    return _LOGIN.sub(f"{HIDDEN}@", _WEBHOOK.sub(rf"\1{HIDDEN}", _TOKEN.sub(HIDDEN, word)))
 
 
 def without_credentials(text: str) -> str:
     """Text without the user name, the password and the query of the addresses in it."""
-    text = _HEADER.sub(rf"\1{_HIDDEN}", text)
-    before, scheme, after = _USER.sub(f"{_HIDDEN}@", text).partition("://")
-    return before + scheme + _QUERY.sub(rf"\1{_HIDDEN}", after)  # a path may contain spaces
+    text = _HEADER.sub(rf"\1{HIDDEN}", text)
+    before, scheme, after = _USER.sub(f"{HIDDEN}@", text).partition("://")
+    return before + scheme + _QUERY.sub(rf"\1{HIDDEN}", after)  # a path may contain spaces

@@ -1,6 +1,5 @@
 """Measures what each step of a Trainer takes, per rank, and records it in the output folder (`records`)."""
 
-# ruff: noqa: ARG002 - transformers decides what a callback is called with.
 from __future__ import annotations
 
 import contextlib

@@ -27,6 +27,9 @@ def serve(argv: Sequence[str], environ: Mapping[str, str], ends: Path, seconds: 
     for `seconds`. After any other or a second signal, and with 0 seconds, the server ends at once.
     """
     sys.stdout.flush()
+    numbers, early = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM), list[int]()
+    for number in numbers:
+        signal.signal(number, lambda number, _frame: early.append(number))
     server = subprocess.Popen(argv, env=dict(environ))
 
     def end(number: int, _frame: FrameType | None) -> None:
@@ -39,8 +42,10 @@ def serve(argv: Sequence[str], environ: Mapping[str, str], ends: Path, seconds: 
         if not (is_first and seconds):
             sys.exit(128 + (signal.SIGTERM if number == signal.SIGALRM else number))
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
+    for number in numbers:
         signal.signal(number, end)
+    for missed in early:
+        end(missed, None)
     code = server.wait()
     try:
         while ends.exists():

@@ -28,7 +28,7 @@ from cpu_train_stack.launch.mpi.node_watch import BUSY
 RETRY_SECONDS = 0.5
 # ssh's errors that a retry cannot fix.
 _FINAL = ("Host key verification failed", "Permission denied", "Bad owner or permissions", "No user exists")
-_SAVING = "ranks of an earlier launcher still save a checkpoint"
+_SAVING = "ranks of an earlier launcher are still saving a checkpoint"
 _END_SECONDS = 10.0
 _POLL_SECONDS = 0.1
 

@@ -3,7 +3,6 @@
 Imports transformers only when it parses. training_arguments.py creates TrainingArguments later.
 """
 
-# ruff: noqa: UP045 - HfArgumentParser evaluates these annotations, on Python 3.9 too.
 from __future__ import annotations
 
 import argparse

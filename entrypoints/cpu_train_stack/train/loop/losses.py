@@ -1,6 +1,5 @@
 """Record the loss of every step, averaged over the ranks. Checkpoints include the recorded losses."""
 
-# ruff: noqa: ARG002 - transformers decides what a callback is called with.
 from __future__ import annotations
 
 from typing import Any

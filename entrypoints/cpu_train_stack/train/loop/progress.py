@@ -1,6 +1,5 @@
 """Progress on rank 0: a bar on a terminal, lines in a log."""
 
-# ruff: noqa: ARG002 - transformers decides what a callback is called with.
 from __future__ import annotations
 
 import sys

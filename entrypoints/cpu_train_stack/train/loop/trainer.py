@@ -1,6 +1,5 @@
 """Hugging Face's Trainer for `train`: the loss of each step, progress, dropout per rank, atomic checkpoints."""
 
-# ruff: noqa: ARG002 - transformers decides what a callback is called with.
 from __future__ import annotations
 
 from collections.abc import Sequence

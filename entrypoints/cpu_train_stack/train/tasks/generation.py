@@ -1,6 +1,5 @@
 """Causal language modelling and supervised fine-tuning: a decoder predicts the next token."""
 
-# ruff: noqa: UP045 - see flags/arguments.py
 from __future__ import annotations
 
 from collections import Counter

@@ -1,6 +1,5 @@
 """Sequence to sequence: an encoder-decoder model writes a target for each source, such as a summary."""
 
-# ruff: noqa: UP045 - see flags/arguments.py
 from __future__ import annotations
 
 from collections import Counter

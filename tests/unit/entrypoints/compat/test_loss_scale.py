@@ -36,14 +36,17 @@ class Later(Trainer):
         return self.compute_loss()
 
 
-class Earlier(Later):
+class Earlier:
     """A release that does not count labels."""
 
-    def compute_loss(self) -> float:  # type: ignore[override]
+    def compute_loss(self) -> float:
         return 2.0
 
+    def training_step(self) -> float:
+        return self.compute_loss()
 
-def hook(kind: type[Trainer]) -> None:
+
+def hook(kind: type) -> None:
     loss_scale.hook(Situation((), {"transformers": "99.0"}, "ccl"), SimpleNamespace(Trainer=kind))
 
 

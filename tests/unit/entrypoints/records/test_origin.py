@@ -179,8 +179,17 @@ def test_the_value_of_a_flag_that_only_sounds_like_a_secret_is_recorded(flag: st
         ("rows/part-?.csv", "rows/part-?.csv"),
         ("Authorization: Bearer abc", "Authorization: <hidden>"),
         ("https://host/a@b.csv", "https://host/a@b.csv"),
+        ("https://host:8443/x?sig=a@b", "https://host:8443/x?<hidden>"),
+        ("https://host:8443?sig=a@b", "https://host:8443?<hidden>"),
+        ("https://host?sig=a@b", "https://host?<hidden>"),
+        ("https://me:12/a@host:8443/x", "https://<hidden>@host:8443/x"),
+        ("https://me:a/b?c@host/x?sig=a@b", "https://<hidden>@host/x?<hidden>"),
+        ("https://me:a?b@c@host/x", "https://<hidden>@host/x"),
     ],
-    ids=["space", "quotes", "no secret", "no address", "header", "at in a path"],
+    ids=[
+        *("space", "quotes", "no secret", "no address", "header", "at in a path", "at in a query", "no path"),
+        *("only a query", "number with a slash", "slash and query", "at and query"),
+    ],
 )
 def test_addresses_are_shown_without_secrets(text: str, shown: str) -> None:
     assert origin.without_credentials(text) == shown

@@ -1,9 +1,7 @@
-"""Which changes rebuild an image, the command that builds it, and its labels."""
+"""Which changes rebuild an image, and the command that builds it."""
 
-import json
 import re
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -178,49 +176,6 @@ def test_every_build_argument_is_declared_in_the_dockerfile(tmp_path: Path) -> N
     assert {word.split("=")[0] for word in words_after(argv, "--build-arg")} == declared
 
 
-def test_the_labels_name_the_pin_the_base_and_every_version() -> None:
-    made = recipe.labels(PIN, GROUND, {"b": "2", "a": "1"}, "sum")
-    assert json.loads(made["cpu-train-stack.versions"]) == {"a": "1", "b": "2"}
-    assert made["cpu-train-stack.pin"] == PIN.name
-    assert made["cpu-train-stack.inputs-sha256"] == "sum"
-    assert made["cpu-train-stack.base-source"] == "mmdebstrap"
-    assert made["org.opencontainers.image.base.digest"] == GROUND.digest
-    assert made["org.opencontainers.image.version"].endswith("-2.13")
-    assert all(made.values())
-
-
-def test_the_label_of_the_origin_has_no_token(checkout: Path) -> None:
-    def git(*arguments: str) -> None:
-        identity = ["-c", "user.name=test", "-c", "user.email=test@example.invalid"]
-        subprocess.run(["git", "-C", str(checkout), *identity, *arguments], check=True, capture_output=True)
-
-    git("init")
-    git("remote", "add", "origin", "https://user:s3cret@example.invalid/stack.git?private_token=x")
-    git("add", ".")
-    git("commit", "--message", "First")
-    made = recipe.labels(PIN, GROUND, {}, "sum")
-    assert made["org.opencontainers.image.source"] == "example.invalid/stack.git"
-    assert len(made["org.opencontainers.image.revision"]) == 40
-    (checkout / "pyproject.toml").write_text('[project]\nversion = "9.9"\n')
-    assert recipe.labels(PIN, GROUND, {}, "sum")["org.opencontainers.image.revision"].endswith("-dirty")
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "https://{}@h.example/g/x.git",
-        "https://user:{}@h.example/g/x.git?a@b",
-        "https://user:{}/{}@h.example/g/x.git",
-        "https://h.example/g/x.git?private_token=a@{}",
-        "https://h.example/g/x.git#a@{}",
-        "https://h.example/g/x.git;private_token={}",
-        "user@h.example/g/x.git",
-    ],
-)
-def test_no_part_of_an_origin_that_may_be_secret_is_in_the_label(url: str) -> None:
-    assert recipe.without_secrets(url.replace("{}", "s3cret")) == "h.example/g/x.git"
-
-
 def test_a_second_build_of_a_pin_waits_for_the_first_and_finds_its_image(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -315,17 +270,6 @@ def test_the_end_of_a_failed_builds_log_is_shown(
     with pytest.raises(UsageError, match="building it failed: see the lines above"):
         build.buildx(["sh", "-c", f"cat {tmp_path}/text; exit 1"], "it", "2.13")
     assert text.decode(errors="replace") in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("has_git", [True, False], ids=["git", "no-git"])
-def test_a_folder_that_is_not_a_checkout_has_an_unknown_revision(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch, has_git: bool
-) -> None:
-    if not has_git:
-        monkeypatch.setenv("PATH", str(checkout))
-    made = recipe.labels(PIN, GROUND, {}, "sum")
-    assert made["org.opencontainers.image.revision"] == "unknown"
-    assert made["org.opencontainers.image.source"] == "unknown"
 
 
 def test_the_dockerfile_has_a_stage_for_each_source_of_the_ccl_backend() -> None:

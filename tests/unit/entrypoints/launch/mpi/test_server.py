@@ -68,3 +68,26 @@ def test_the_server_ends_before_its_sessions(
         time.sleep(0.5)
     assert server.wait(20) >= 128
     os.kill(session, signal.SIGKILL)
+
+
+# SIGTERM comes as soon as the server exists.
+EARLY = """
+import os, signal, subprocess
+start = subprocess.Popen
+def popen(*args, **options):
+    process = start(*args, **options)
+    print(process.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return process
+subprocess.Popen = popen
+"""
+
+
+def test_a_signal_while_the_server_starts_ends_it_too(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", EARLY + SERVE, "exec sleep 40", "0"]
+    done = subprocess.run(
+        argv, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=20
+    )
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+    state = Path(f"/proc/{int(done.stdout)}/stat")
+    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
