@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
+
 from cpu_train_stack.operators.dropout import Rule
 from cpu_train_stack.operators.dropout_operator import drop
 
@@ -31,8 +33,6 @@ def formula(ctx: Any) -> Any:
 
 def _rows(query: Any, key: Any, value: Any, starts: list[int], causal: bool, factor: float, rule: Rule) -> Any:
     """Rows end to end. The blocks of each row of the batch begin where they would for the longest one."""
-    import torch
-
     heads, pairs, found = query.shape[1], list(zip(starts, starts[1:])), []
     longest = _width(max(end - start for start, end in pairs))
     for start, end in pairs:
@@ -45,8 +45,6 @@ def _rows(query: Any, key: Any, value: Any, starts: list[int], causal: bool, fac
 
 def _attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, factor: float, kept: Any) -> Any:
     """`kept`: the factors of the weights, None without dropout."""
-    import torch
-
     scores = query @ key.transpose(2, 3) * factor
     hidden = torch.zeros(scores.shape[2:], dtype=torch.bool, device="cpu")
     if causal:
@@ -69,8 +67,6 @@ def _width(keys: int) -> int:
 
 def _kept(rows: int, keys: int, rule: Rule, earlier: int = 0) -> Any:
     """The factors of the weights, float32 [rows, keys], None without dropout. `earlier`: numbers before them."""
-    import torch
-
     if rule.threshold == 0:
         return None
     width = _width(keys)

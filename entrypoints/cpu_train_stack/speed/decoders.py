@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
+import torch
+
 from cpu_train_stack.operators import unpadded
 from cpu_train_stack.speed import joining, padding
 
@@ -46,8 +48,6 @@ def _window_problem(config: Any, given: dict[str, Any]) -> str | None:
 
 def _packed(config: Any, given: dict[str, Any]) -> Any:
     """Where each row of a packed batch begins, and the number of all tokens, int64 [rows + 1]. Else None."""
-    import torch
-
     ids, positions = given.get("input_ids"), given.get("position_ids")
     if ids is None or positions is None or positions.shape != ids.shape:
         return None
@@ -61,8 +61,6 @@ def _packed(config: Any, given: dict[str, Any]) -> Any:
 
 def _compute_packed(original: Callable[..., Any], model: Any, given: dict[str, Any], starts: Any) -> Any:
     """The forward of a packed batch, as one sequence."""
-    import torch
-
     shape = given["input_ids"].shape
     layout = unpadded.Layout(torch.arange(len(starts) - 1), starts, shape[1])
     flat = {name: given[name].reshape(1, -1) for name in ("input_ids", "position_ids")}
