@@ -94,7 +94,7 @@ def _run(words: list[str]) -> int:
 def test_no_arguments_or_variables_end_in_a_traceback_or_take_long(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for seed in fuzzing.cases(300):
+    for seed in fuzzing.cases(700):
         chance = random.Random(seed)
         words = fuzzing.words(chance, COMMANDS, FLAGS, VALUES)
         set_now = {chance.choice(VARIABLES): chance.choice(VALUES) for _ in range(chance.choice((0, 0, 1, 3)))}

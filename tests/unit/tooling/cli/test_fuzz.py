@@ -60,7 +60,7 @@ def test_no_arguments_end_in_a_traceback_or_take_long(
 ) -> None:
     monkeypatch.setattr(options, "_call", _without_the_task)
     monkeypatch.chdir(tmp_path)
-    for seed in fuzzing.cases(300):
+    for seed in fuzzing.cases(720):
         words = _words(random.Random(seed))
         with fuzzing.one_case(seed, words):
             code, _, err = run(tasks.SECTIONS, words, capsys)
