@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 # The period of a CPU quota: a container that has used its quota waits for the next period. 100 ms is the kernel's
-# default. With 10 ms, nodes with 0.15 of a core computed 15% less and waited for each other longer, see
-# docs/benchmarks.md.
+# default. With 10 ms, nodes with 0.15 of a core computed 15% less and waited for each other longer.
 CPU_PERIOD_US = 100_000
 # docker's names of properties that Compose calls otherwise.
 _OPTIONS = {
