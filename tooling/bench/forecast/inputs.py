@@ -10,10 +10,10 @@ from tooling.bench.forecast.estimate import Estimate
 from tooling.bench.forecast.models import Model
 
 # The time of a message between two processes over TCP on a switched network. An all_reduce of 4 KiB between two
-# containers took 32 us (docs/collectives.md); a switch and two network cards add to this.
+# containers took 32 us (benchmarks/results/collectives-zen5.json); a switch and two network cards add to this.
 LATENCY_SECONDS = 50e-6
 # The share of the network card's rate that an all_reduce gets. ccl gets 89 to 94% of the rate of plain TCP streams
-# in both directions at once (docs/collectives.md). TCP loses a twentieth to headers. Other tenants and limits of a
+# in both directions at once (the same file). TCP loses a twentieth to headers. Other tenants and limits of a
 # cloud cost more: AWS, for example, limits one stream outside of a placement group to 5 Gbit/s on every instance.
 BANDWIDTH_SHARE = Estimate(0.85, 0.5, 0.95)
 # The share of the communication that can overlap with backward and does. With reserved cores all of it overlaps,
