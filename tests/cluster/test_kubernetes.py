@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -26,6 +26,10 @@ from tooling.basis.yaml import render
 from tooling.kubernetes.operators import Job
 
 STEPS = 4
+PODS: dict[str, Callable[..., list[pods.Pod]]] = {
+    "pytorchjob": pods.pytorchjob_pods,
+    "trainjob": pods.trainjob_pods,
+}
 # A folder's name with $( in it, which Kubernetes and a shell could each take for something else.
 TRAIN = (
     *("train", "--model_name_or_path=/pvc/tiny", "--train_file=/pvc/train.csv"),
@@ -125,14 +129,14 @@ print("end of rank", dist.get_rank(), flush=True)
 """
 
 
-@pytest.mark.parametrize("restarts", [0, 1])
-def test_a_job_succeeds_only_if_the_ranks_of_all_pods_do(cluster: Cluster, restarts: int) -> None:
+@pytest.mark.parametrize(("kind", "restarts"), [("pytorchjob", 0), ("pytorchjob", 1), ("trainjob", 0)])
+def test_a_job_succeeds_only_if_the_ranks_of_all_pods_do(cluster: Cluster, kind: str, restarts: int) -> None:
     """training-operator reports success as soon as one pod succeeds, and deletes the others."""
     (cluster.claim / "fail_late.py").write_text(FAIL_LATE)
     for name in ("failed", "weights"):
         (cluster.claim / name).unlink(missing_ok=True)
-    (job,) = documents("pytorchjob", ("run", "/pvc/fail_late.py"), max_restarts=restarts)
-    codes = ended([cluster.start(pod) for pod in pods.pytorchjob_pods(job)])
+    jobs = documents(kind, ("run", "/pvc/fail_late.py"), max_restarts=restarts)
+    codes = ended([cluster.start(pod) for pod in PODS[kind](*jobs)])
     assert (codes, (cluster.claim / "weights").exists()) == ([0, 0], True) if restarts else ([1, 1], False)
 
 
@@ -158,27 +162,31 @@ def drained(cluster: Cluster, names: list[str], folder: str, stopped: list[str])
     return int(checkpoint.name.partition("-")[2])
 
 
-def test_a_trainjob_saves_its_work_on_a_drained_node_and_resumes(cluster: Cluster) -> None:
-    runtime, job = documents("trainjob", LONG)
-    names = [cluster.start(pod) for pod in pods.trainjob_pods(runtime, job)]
-    step = drained(cluster, names, "$(job)-trainjob", names[1:])
-    # The operator's rules restart the job for this exit code, without counting it.
-    assert ended(names) == [contract.STOPPED_EXIT_CODE] * 2
-    again = [cluster.start(pod) for pod in pods.trainjob_pods(runtime, job)]
-    wait_for(again[:1], f"training: 1000 steps from step {step}, ranks: 2")
-
-
-@pytest.mark.parametrize("number", [0, 1], ids=["the first pod", "the second pod"])
-def test_a_pytorchjob_saves_its_work_on_a_drained_node_and_resumes(cluster: Cluster, number: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "stopped"),
+    [
+        pytest.param("trainjob", [1], id="a pod of a TrainJob"),
+        pytest.param("trainjob", [0, 1], id="a suspended TrainJob"),
+        pytest.param("pytorchjob", [0], id="the first pod of a PyTorchJob"),
+        pytest.param("pytorchjob", [1], id="the second pod of a PyTorchJob"),
+        pytest.param("pytorchjob", [0, 1], id="a suspended PyTorchJob"),
+    ],
+)
+def test_a_job_saves_its_work_on_a_drained_node_and_resumes(
+    cluster: Cluster, kind: str, stopped: list[int]
+) -> None:
     shutil.rmtree(cluster.claim / "long", ignore_errors=True)
-    (job,) = documents("pytorchjob", LONG)
-    workers = pods.pytorchjob_pods(job)
+    workers = PODS[kind](*documents(kind, LONG))
     names = [cluster.start(pod) for pod in workers]
-    step = drained(cluster, names, "$(job)-pytorchjob", [names[number]])
+    step = drained(cluster, names, f"$(job)-{kind}", [names[number] for number in stopped])
+    # The rules for a TrainJob restart the job for this exit code, without counting it.
     assert ended(names) == [contract.STOPPED_EXIT_CODE] * 2
-    # The kubelet starts the other pod's container again, and the operator creates the drained pod again.
-    subprocess.run(["docker", "start", names[1 - number]], check=True, capture_output=True, timeout=60)
-    names[number] = cluster.start(workers[number])
+    # An operator creates pods again. The kubelet starts the container of a PyTorchJob's other pod again.
+    for number, worker in enumerate(workers):
+        if kind == "pytorchjob" and number not in stopped:
+            subprocess.run(["docker", "start", names[number]], check=True, capture_output=True, timeout=60)
+        else:
+            names[number] = cluster.start(worker)
     wait_for(names[:1], f"training: 1000 steps from step {step}, ranks: 2")
 
 

@@ -14,7 +14,6 @@ from cpu_train_stack.cli import signals
 from cpu_train_stack.cli.errors import UsageError
 from cpu_train_stack.cli.files import LockedError, locked, parse_json, write_with_folder
 from cpu_train_stack.cli.printable import last_line
-from cpu_train_stack.cli.say import say
 from tooling.basis import identity
 from tooling.basis.paths import CACHE
 from tooling.engine import failures
@@ -25,14 +24,12 @@ CLIENT = ("docker",)
 # SELinux does not let labelled containers read the folders of the host. Without SELinux, this has no effect.
 UNLABELLED = "--security-opt=label=disable"
 _REMOVE_SECONDS = 60.0
-# A file for each container of run(), named as the container, with the client. Its command holds the file's lock.
+# A file for each container of run() and created(), with its name and the client. Its command has the file's lock.
 _ONCE = CACHE / "once"
 # What `docker run` uses of an image's configuration, beside the labels. Our images have nothing rare, for which
 # engines write different things.
 _CONFIGURATION = ("Entrypoint", "Cmd", "Env", "User", "WorkingDir")
 _RARE = ("ExposedPorts", "Healthcheck", "StopSignal", "Volumes")
-# Of containers that are exported, one at a time.
-_EXPORTED = f"{identity.LABEL}.exported"
 _LABEL = f"--label={identity.LABEL}={identity.IDENTITY}"
 
 
@@ -77,6 +74,12 @@ def _removed_later(name: str, client: Sequence[str]) -> Iterator[None]:
         mine.callback(record.unlink, missing_ok=True)
         mine.callback(_remove, name, client)  # returns at once if --rm has removed the container
         yield
+
+
+def remove_left() -> None:
+    """Remove the containers of commands that were killed."""
+    with locked(_ONCE.with_suffix(".lock"), waiting=lambda: None):
+        _remove_left()
 
 
 def _remove_left() -> None:
@@ -214,13 +217,7 @@ def created(image: LocalImage, client: Sequence[str] = CLIENT) -> Iterator[str]:
 
     With a command, which an image need not have.
     """
-    listed = ("container", "ls", "--all", "--quiet", "--filter", f"label={_EXPORTED}={identity.IDENTITY}")
-    with locked(CACHE / "export.lock", lambda: say("waiting for another ./inv that exports an image")):
-        for left in output(*listed, client=client).split():  # of a command that was killed
-            _remove(left, client)
-        label = f"--label={_EXPORTED}={identity.IDENTITY}"
-        name = output("container", "create", _LABEL, label, image.id, "true", client=client).strip()
-        try:
-            yield name
-        finally:
-            _remove(name, client)
+    name = f"{PREFIX}{uuid.uuid4().hex}"
+    with _removed_later(name, client):
+        output("container", "create", "--name", name, _LABEL, image.id, "true", client=client)
+        yield name

@@ -1,6 +1,7 @@
 """`./inv export`: an image as files, for sites without Docker."""
 
 import errno
+import hashlib
 import io
 import json
 import os
@@ -11,7 +12,7 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from cpu_train_stack.cli import files
@@ -20,6 +21,7 @@ from cpu_train_stack.cli.files import scratch
 from cpu_train_stack.cli.printable import last_line
 from cpu_train_stack.cli.say import say
 from cpu_train_stack.cli.signals import die_with_parent
+from tooling.basis.paths import CACHE
 from tooling.engine import docker
 from tooling.engine.api import PODMAN, Engine
 from tooling.engine.docker import LocalImage
@@ -37,6 +39,7 @@ _PROGRAMS = {
 FACTS = "opt/cpu-train-stack/image.json"
 # charliecloud's own file: ch-run --set-env reads the image's variables there.
 ENVIRONMENT = "ch/environment"
+_DRAFT = ".cpu-train-stack-export-"
 # Only root can make the devices that an engine adds to a container's /dev.
 _NO_DEVICES = ("--anchored", "--exclude=dev/*")
 # charliecloud mounts the host's folders and files on these.
@@ -75,12 +78,31 @@ def run(choice: Choice, form: str, output: str) -> None:
 
 @contextmanager
 def _draft(path: Path) -> Iterator[Path]:
-    """A new path of the same name, in a private folder beside it that is deleted at the end."""
+    """A new path of the same name, in a private folder beside it that is deleted at the end.
+
+    Also removes what exports that were killed have left, in other folders too.
+    """
+    docker.remove_left()
+    records, parent = CACHE / "exports", path.absolute().parent
+    for left in records.glob("*"):
+        _clear(left)
+    record = records / hashlib.sha256(os.fsencode(parent)).hexdigest()
+    files.write_with_folder(record, os.fsdecode(parent))
     with _explained(path):
         private = ExitStack()
-        folder = private.enter_context(scratch(path.absolute().parent, ".cpu-train-stack-export-"))
+        folder = private.enter_context(scratch(parent, _DRAFT))
     with private:
         yield folder / path.name
+    _clear(record)
+
+
+def _clear(record: Path) -> None:
+    """Delete the drafts of exports that were killed, in the folder that `record` names."""
+    with suppress(OSError):
+        folder = Path(record.read_text(encoding="utf-8", errors="surrogateescape"))
+        files.clear_scratch(folder, _DRAFT)
+        if not any(folder.glob(f"{_DRAFT}*")):
+            record.unlink()
 
 
 @contextmanager

@@ -88,6 +88,7 @@ def build(pin: Pin, of_this_commit: bool = False) -> Image:
 
 def _find_or_build(pin: Pin, of_this_commit: bool) -> Image:
     started = time.monotonic()
+    files.clear_scratch(CACHE)
     for warning in pin.warnings:
         say(f"{pin.name}: warning: {warning}")
     if pin.without_added.own and not locks.path_of(pin).is_file():

@@ -170,16 +170,21 @@ def write_output(path: Path, text: str, option: str) -> None:
         raise UsageError(f"{option} {path} cannot be written ({reason}): choose another file") from error
 
 
+def clear_scratch(parent: Path, prefix: str = ".scratch-") -> None:
+    """Delete the folders of `scratch` that no command holds."""
+    for left in parent.glob(f"{prefix}*"):
+        with suppress(OSError), _holding(left) as lock:
+            if os.fstat(lock).st_uid == os.geteuid():
+                _remove(left)
+
+
 @contextmanager
 def scratch(parent: Path, prefix: str = ".scratch-") -> Iterator[Path]:
     """A private folder that is deleted at the end. Also deletes those of commands that were killed."""
     import tempfile
 
     parent.mkdir(parents=True, exist_ok=True)
-    for left in parent.glob(f"{prefix}*"):
-        with suppress(OSError), _holding(left) as lock:
-            if os.fstat(lock).st_uid == os.geteuid():
-                _remove(left)
+    clear_scratch(parent, prefix)
     with ExitStack() as mine:
         is_held = False
         while not is_held:  # another command may delete it before it is locked

@@ -5,6 +5,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cpu_train_stack.cli.errors import UsageError
+from tooling.basis.paths import ROOT
 from tooling.engine import docker, podman
 from tooling.engine.api import PODMAN, Engine
 from tooling.engine.docker import LocalImage
@@ -25,6 +27,14 @@ ENGINE = Engine("unix:///var/run/docker.sock", 2)
 NONE = export._NO_DEVICES
 Run = Callable[[Callable[[Path], object], Path], None]
 IMAGE = LocalImage("sha256:" + "1" * 64, 1, {"cpu-train-stack.pin": "2.13"}, (), CONFIGURATION)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setattr(export, "CACHE", folder)
+    monkeypatch.setattr(docker, "_ONCE", folder / "once")
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -69,6 +79,26 @@ def test_a_program_is_needed_for_its_format_only(
     assert export.check("docker", str(tmp_path / "new")) == tmp_path / "new"
     with pytest.raises(UsageError, match=expected):
         export.check(program, str(tmp_path / "new"))
+
+
+def test_an_export_to_another_folder_removes_what_a_killed_one_has_left(cache: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    code = f"""
+import os
+from pathlib import Path
+from tooling.hpc import export
+export.CACHE = Path({str(cache)!r})
+with export._draft(Path("one/new")) as draft:
+    draft.write_text("half")
+    os.kill(os.getpid(), 9)
+"""
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "entrypoints")))}
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environ).returncode == -9
+    assert [*(tmp_path / "one").glob(".*/new")] != []
+    with export._draft(tmp_path / "two" / "new"):
+        assert [*(tmp_path / "one").iterdir()] == []
+    assert [*(cache / "exports").iterdir()] == []
 
 
 def test_the_files_describe_the_image() -> None:

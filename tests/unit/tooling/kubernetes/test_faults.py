@@ -18,6 +18,8 @@ from tests.unit.tooling.kubernetes.jobs import Document, documents, replicas
 RESTARTS = 3
 # How a pod ends whose machine is drained. Its container's exit code does not matter then.
 DISRUPTED = "disrupted"
+# A pod whose machine is lost. It stays "Terminating", because no kubelet says that its containers have ended.
+LOST = "lost"
 End = int | str
 CRASH, KILLED = 1, 137
 
@@ -50,6 +52,8 @@ def trainjob(faults: Sequence[Sequence[End]]) -> str:
     assert (spec["backoffLimit"], spec["template"]["spec"]["restartPolicy"]) == (0, "Never")
     counted = 0
     for ends in faults:
+        if LOST in ends:  # a Job has failed only when all of its pods have ended
+            return "waits"
         reason, message = failed_job(spec, container["name"], ends)
         action = "RestartJobSet"
         for rule in jobs["failurePolicy"]["rules"]:
@@ -99,7 +103,7 @@ class PyTorchJob:
     def end(self, ends: Sequence[End | None]) -> str:
         """The containers of the pods end at the same time. None: this one runs on. Returns the status."""
         for pod, end in zip(self.pods.copy().values(), ends, strict=True):
-            if end == DISRUPTED:
+            if end in (DISRUPTED, LOST):
                 pod.is_terminating = True
             elif end == 0:
                 pod.phase = "Succeeded"
@@ -109,7 +113,8 @@ class PyTorchJob:
                 pod.phase = "Failed"
         self._reconcile()
         if self.status == "Running":
-            self.pods = {number: pod for number, pod in self.pods.items() if not pod.is_terminating}
+            gone = {number for number, end in enumerate(ends) if end == DISRUPTED}
+            self.pods = {number: pod for number, pod in self.pods.items() if number not in gone}
             self._create()
         return self.status
 
@@ -158,11 +163,12 @@ def pytorchjob(nodes: int, max_restarts: int = RESTARTS) -> PyTorchJob:
         # The other ranks of a script lose the connection, and fail as in a crash.
         ([[CRASH]], "restarted, 1 counted"),
         ([[CRASH, contract.USAGE_EXIT_CODE]], "failed"),
+        ([[CRASH, LOST]], "waits"),
     ],
     ids=[
         *("drains", "stops", "invalid input", "all faults", "too many", "codes that contain 2"),
         *("a drained pod of train", "a drained pod of a script", "the same, with the other pod seen first"),
-        "invalid input of one pod",
+        *("invalid input of one pod", "a lost node"),
     ],
 )
 def test_a_trainjob_counts_failures_that_it_sees_before_a_drain(faults: list[list[End]], expected: str) -> None:
@@ -178,10 +184,17 @@ def test_an_mpijob_counts_every_end_of_its_launcher(end: int, count: int, expect
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4])
-def test_a_pytorchjob_fails_after_its_restarts_and_deletes_its_pods(nodes: int) -> None:
+@pytest.mark.parametrize("end", [CRASH, contract.USAGE_EXIT_CODE])
+def test_a_pytorchjob_fails_after_its_restarts_and_deletes_its_pods(nodes: int, end: int) -> None:
     job = pytorchjob(nodes)
-    assert [job.end([CRASH] * nodes) for _ in range(RESTARTS)] == ["Running"] * RESTARTS
-    assert (job.end([CRASH] * nodes), job.pods) == ("Failed", {})
+    assert [job.end([end] * nodes) for _ in range(RESTARTS)] == ["Running"] * RESTARTS
+    assert (job.end([end] * nodes), job.pods) == ("Failed", {})
+
+
+def test_a_pytorchjob_waits_for_the_pod_of_a_lost_node() -> None:
+    job = pytorchjob(2)
+    assert job.end([None, LOST]) == "Running"
+    assert [pod.is_terminating for pod in job.pods.values()] == [False, True]
 
 
 @pytest.mark.parametrize("ends", [(CRASH, None), (None, CRASH), (CRASH, CRASH)])
