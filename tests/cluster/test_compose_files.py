@@ -69,6 +69,19 @@ def test_the_default_command_trains_two_ranks_over_ccl(
     assert result["train_loss_last"] < result["train_loss_first"]
 
 
+FAIL = """
+import sys, torch, torch.distributed as dist
+dist.all_reduce(torch.ones(1))
+sys.exit(7 * dist.get_rank())
+"""
+
+
+def test_a_rank_that_fails_on_a_worker_fails_the_job(up: Up, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(FAIL)
+    code, output = up(COMMAND="run /data/script.py", CPUS="1")
+    assert code == 7, output
+
+
 SCRIPT = """
 import os, sys, time, torch, torch.distributed as dist
 total = torch.ones(1)

@@ -70,9 +70,9 @@ def explain_threads(own: str | None, threads: int, share: Share, kept: int, note
             limit = count(len(share.cores), "core")
             if share.limited:
                 limit = f"{share.quota:g} CPUs of processor time"
-            used = "" if share.limited else f"; torch computes with {len(share.cores)}, the limit of MKL"
+            # torch may use fewer, because MKL has a limit of its own. The banner has torch's number.
             notes.warnings.append(
-                f"OMP_NUM_THREADS={own}, but this rank has {limit}: more threads than cores are slow{used}"
+                f"OMP_NUM_THREADS={own}, but this rank has {limit}: more threads than cores are slow"
             )
     elif share.limited_by_ranks:
         notes.reasons.append(f"OMP_NUM_THREADS={threads}: at least {share.sharing} ranks share these cores")
