@@ -57,11 +57,16 @@ def report(
     backend: str,
     environ: Mapping[str, str],
 ) -> RankReport:
-    """This rank's report. `preloads`: the paths that start added to LD_PRELOAD. `backend`: of its group."""
+    """This rank's report. `preloads`: the paths that start added to LD_PRELOAD. `backend`: of its group.
+
+    `environ`: its LD_PRELOAD is the user's.
+    """
     import torch
 
     mapped = processes.mapped_files()
     missing = preload.not_loaded(preloads, mapped)
+    wanted = [*preload.split(environ.get("LD_PRELOAD", "")), *preloads]  # the user's own first
+    absent = preload.not_loaded(wanted, mapped)
     return RankReport(
         node_rank=environment.node_rank,
         host=socket.gethostname(),
@@ -69,7 +74,7 @@ def report(
         cpus=len(os.sched_getaffinity(0)),
         threads=torch.get_num_threads(),
         bf16=bf16,
-        preloads=tuple(Path(path).name for path in preloads if path not in missing),
+        preloads=tuple(Path(path).name for path in wanted if path not in absent),
         missing=tuple(Path(path).name for path in missing),
         interface=environ.get("FI_TCP_IFACE" if backend == "ccl" else "GLOO_SOCKET_IFNAME", ""),
         shared_memory=shared_memory.is_in_use(mapped),
