@@ -8,6 +8,7 @@ from tooling.checks import canaries as canaries_of
 from tooling.checks import conformance as torch_conformance
 from tooling.checks import differential as compared
 from tooling.checks import fresh as fresh_machine
+from tooling.checks import on_kubernetes
 from tooling.checks import ranks as of_ranks
 from tooling.checks import sanitize as sanitized
 from tooling.checks import soak as soaked
@@ -142,6 +143,17 @@ def emulate(
 def fresh(command: tuple[str, ...] = ()) -> None:
     """Run the README's two commands, or COMMAND, on a fresh Debian without any of this machine's programs."""
     fresh_machine.run(command)
+
+
+@task
+def kubernetes(
+    image: Annotated[str, "required: the image HOST/NAME@sha256:…, which the cluster can pull"] = "",
+    namespace: Annotated[str, "required: the namespace in which the jobs run"] = "",
+    pvc: Annotated[str, "required: a PersistentVolumeClaim in it, to which all pods can write"] = "",
+    only: Annotated[str, "run only tests that match this expression of pytest's -k, such as trainjob"] = "",
+) -> None:
+    """Run a job of each kind, and the main faults, with the operators of the cluster that KUBECONFIG names."""
+    on_kubernetes.run(image, namespace, pvc, only)
 
 
 @task
