@@ -58,7 +58,7 @@ if dist.get_rank() == 0:
 print("end of rank", dist.get_rank(), flush=True)
 """
 # More than torch's own 300 s, after which its agents would end without rank 0.
-LATE_SECONDS = os.environ.get("CTS_KUBERNETES_LATE_SECONDS", "320")
+LATE_SECONDS = "320"
 _numbers = itertools.count()
 
 
@@ -86,8 +86,6 @@ def wait_until(found: Callable[[], Any], seen: Callable[[], str]) -> Any:
 
 @dataclass(frozen=True)
 class Job:
-    """A job in the cluster."""
-
     kind: str
     request: Request
 
