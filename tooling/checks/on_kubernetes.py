@@ -43,11 +43,9 @@ def run(image: str, namespace: str, pvc: str, only: str) -> None:
 def _check_client() -> None:
     named = os.environ.get("KUBECONFIG", "")
     if not any(Path(path).is_file() for path in named.split(os.pathsep)):
-        raise UsageError(
-            f"KUBECONFIG is {named!r}, expected the file of a cluster whose operators are to be tested"
-        )
+        raise UsageError(f"KUBECONFIG is {named!r}, expected the path of a kubeconfig file")
     if not shutil.which("kubectl"):
-        raise UsageError("found no kubectl in PATH: install it")
+        raise UsageError("kubectl is not on PATH: install it")
 
 
 def _check_given(option: str, value: str) -> None:
@@ -57,7 +55,10 @@ def _check_given(option: str, value: str) -> None:
 
 def _check_answer(*words: str) -> None:
     argv = ["kubectl", f"--request-timeout={_ANSWER_SECONDS}s", *words]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=2 * _ANSWER_SECONDS)
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=2 * _ANSWER_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"kubectl {' '.join(words)}: no answer within {2 * _ANSWER_SECONDS} s") from None
     if done.returncode:
         reason = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         raise UsageError(f"kubectl {' '.join(words)}: {reason[0]}")

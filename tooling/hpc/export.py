@@ -39,6 +39,7 @@ _PROGRAMS = {
 FACTS = "opt/cpu-train-stack/image.json"
 # charliecloud's own file: ch-run --set-env reads the image's variables there.
 ENVIRONMENT = "ch/environment"
+# What the name of the folder beside the output begins with, in which the output is written.
 _DRAFT = ".cpu-train-stack-export-"
 # Only root can make the devices that an engine adds to a container's /dev.
 _NO_DEVICES = ("--anchored", "--exclude=dev/*")

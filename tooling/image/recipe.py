@@ -191,7 +191,7 @@ def revision() -> tuple[str, str, str]:
     if commit and git("status", "--porcelain", "--untracked-files=all") != "":  # None: git status failed
         commit += DIRTY
     url = without_credentials(git("config", "--get", "remote.origin.url") or "")
-    origin = re.split(r"[?#;]", url.replace(f"{HIDDEN}@", ""))[0]  # each may have a token
+    origin = re.split(r"[?#;]", url.replace(f"{HIDDEN}@", ""))[0]  # the user and the query may have a token
     return commit or "unknown", git("log", "-1", "--format=%cI") or "unknown", origin or "unknown"
 
 

@@ -59,13 +59,12 @@ def report(
 ) -> RankReport:
     """This rank's report. `preloads`: the paths that start added to LD_PRELOAD. `backend`: of its group.
 
-    `environ`: its LD_PRELOAD is the user's.
+    `environ`: this process's variables. LD_PRELOAD has only the user's own libraries.
     """
     import torch
 
     mapped = processes.mapped_files()
-    missing = preload.not_loaded(preloads, mapped)
-    wanted = [*preload.split(environ.get("LD_PRELOAD", "")), *preloads]  # the user's own first
+    wanted = [*preload.split(environ.get("LD_PRELOAD", "")), *preloads]
     absent = preload.not_loaded(wanted, mapped)
     return RankReport(
         node_rank=environment.node_rank,
@@ -75,7 +74,7 @@ def report(
         threads=torch.get_num_threads(),
         bf16=bf16,
         preloads=tuple(Path(path).name for path in wanted if path not in absent),
-        missing=tuple(Path(path).name for path in missing),
+        missing=tuple(Path(path).name for path in preloads if path in absent),
         interface=environ.get("FI_TCP_IFACE" if backend == "ccl" else "GLOO_SOCKET_IFNAME", ""),
         shared_memory=shared_memory.is_in_use(mapped),
         wants_shared_memory=environ.get("CCL_ATL_SHM", "0") != "0",

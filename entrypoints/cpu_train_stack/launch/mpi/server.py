@@ -27,6 +27,7 @@ def serve(argv: Sequence[str], environ: Mapping[str, str], ends: Path, seconds: 
     for `seconds`. After any other or a second signal, and with 0 seconds, the server ends at once.
     """
     sys.stdout.flush()
+    # Handlers first: the default action of a signal would end this process and leave the server running.
     numbers, early = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM), list[int]()
     for number in numbers:
         signal.signal(number, lambda number, _frame: early.append(number))

@@ -59,7 +59,7 @@ def test_a_node_that_writes_nothing_is_lost() -> None:
 
 
 def test_node_0_leaves_before_the_other_nodes() -> None:
-    """An operator may delete the other pods after the first end, and that of node 0 has the log of rank 0."""
+    """An operator may delete all other pods when the first one ends. The pod of node 0 has rank 0's log."""
     left: dict[int, float] = {}
 
     def leave(number: int, node: PeerNodes) -> None:
